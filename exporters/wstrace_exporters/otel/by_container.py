@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
@@ -27,8 +27,8 @@ class OtelContainersExporter(Exporter):
         modules: files with a series of their own, per container; the rest is `other`.
     """
 
-    name: ClassVar[str] = "otel_containers"
-    streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault"})
+    name = "otel_containers"
+    streams = frozenset({"page_fault"})
     _containers: Containers
     _own: OwnProviders | None = None
 

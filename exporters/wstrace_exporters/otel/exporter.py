@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
@@ -43,7 +43,7 @@ class OtelExporter(Exporter):
     """
 
     name = "otel"
-    streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault", "process", "resident", "written"})
+    streams = frozenset({"page_fault", "process", "resident", "written"})
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class MappedFiles(Enricher):
     where rows were lost).
     """
 
-    name: ClassVar[str] = "mapped_files"
+    name = "mapped_files"
     #: the backend that lists them; None = that of the running system
     system: Any = None
 

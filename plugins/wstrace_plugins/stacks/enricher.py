@@ -7,7 +7,7 @@ their samples do, too: a compiler's run on a busy machine has ten samples in eac
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class NativeStacks(Enricher):
     Faults before the first sample have no such columns. The bytes of the target's stack go no further.
     """
 
-    name: ClassVar[str] = "native_stacks"
+    name = "native_stacks"
 
     def start(self, context: Context) -> None:
         """Begins with no stack known."""

@@ -7,7 +7,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable, UsageError
@@ -65,8 +65,8 @@ class PeakSnapshotSource(SnapshotSource):
         max_cpu: the largest share of a CPU that snapshots take, and readings, up to 0.05.
     """
 
-    name: ClassVar[str] = "peak_snapshot"
-    follows: ClassVar[bool] = True
+    name = "peak_snapshot"
+    follows = True
 
     def __init__(self, *, interval: float = 0.01, max_cpu: float = _MOST) -> None:
         if interval <= 0:
@@ -185,9 +185,9 @@ class FinalSnapshotSource(SnapshotSource):
             keeps its memory cannot be frozen: a machine does not suspend, a container does not pause.
     """
 
-    name: ClassVar[str] = "final_snapshot"
-    default: ClassVar[bool] = True
-    needs_target: ClassVar[bool] = True
+    name = "final_snapshot"
+    default = True
+    needs_target = True
 
     def __init__(self, *, longest: float = 600.0) -> None:
         super().__init__()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
@@ -37,8 +36,8 @@ class WorkingSetSource(SnapshotSource):
         max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
     """
 
-    name: ClassVar[str] = "working_set"
-    follows: ClassVar[bool] = True
+    name = "working_set"
+    follows = True
 
     def __init__(self, *, interval: float | None = None, shares: bool | None = None, max_cpu: float = 0.05) -> None:
         if interval is not None and interval < 0:

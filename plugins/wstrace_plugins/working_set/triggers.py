@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from wstrace.clock import now_ns
 from wstrace.errors import Unavailable, UsageError
 from wstrace.firing import KILLED
 from wstrace.interfaces import Context
-from wstrace.schema import DTYPES, MARK, Schema
+from wstrace.schema import DTYPES, MARK
 from wstrace.text import base_name
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.process_tree import SnapshotSource, traced
@@ -73,9 +72,9 @@ class TriggersSource(SnapshotSource):
         pause: seconds for which a trigger that has fired does not fire again.
     """
 
-    name: ClassVar[str] = "triggers"
-    follows: ClassVar[bool] = True
-    streams: ClassVar[tuple[Schema, ...]] = (*SnapshotSource.streams, MARK)
+    name = "triggers"
+    follows = True
+    streams = (*SnapshotSource.streams, MARK)
 
     def __init__(
         self,

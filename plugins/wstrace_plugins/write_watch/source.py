@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from wstrace.batch import Batch, address_space, snapshot_parts
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
+from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES
 from wstrace_plugins.os.intervals import cut
 from wstrace_plugins.write_watch.backend import backend
 
@@ -28,8 +28,8 @@ class WriteWatchSource(Source):
         max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
     """
 
-    name: ClassVar[str] = "write_watch"
-    streams: ClassVar[tuple[Schema, ...]] = (WRITTEN_PAGES, ADDRESS_SPACE)
+    name = "write_watch"
+    streams = (WRITTEN_PAGES, ADDRESS_SPACE)
 
     def __init__(self, *, interval: float = 1.0, max_cpu: float = 0.05) -> None:
         if interval <= 0:

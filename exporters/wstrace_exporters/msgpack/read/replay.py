@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Source
-from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
+from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
 
 if TYPE_CHECKING:  # every session imports this module, but few read a file: this saves 10 ms
     from wstrace_exporters.msgpack.read.trace import TraceFile
@@ -29,9 +29,9 @@ class Replay(Source):
         start, end: seconds from the trace's beginning; only records between them are delivered.
     """
 
-    name: ClassVar[str] = "replay"
-    patient: ClassVar[bool] = True
-    streams: ClassVar[tuple[Schema, ...]] = (MAPPING, PROCESS, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES, MARK)
+    name = "replay"
+    patient = True
+    streams = (MAPPING, PROCESS, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES, MARK)
 
     def __init__(self, *, path: list[str], start: float | None = None, end: float | None = None) -> None:
         self._paths = [path] if isinstance(path, str) else list(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
@@ -100,8 +100,8 @@ class MsgpackExporter(FileExporter):
         Unavailable: the package that the object store needs is not installed.
     """
 
-    name: ClassVar[str] = "msgpack"
-    takes_output: ClassVar[bool] = True
+    name = "msgpack"
+    takes_output = True
     may_wait = True
 
     def __init__(

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
@@ -51,7 +51,7 @@ class FlightRecorder(FileExporter):
         UsageError: an option is out of range.
     """
 
-    name: ClassVar[str] = "flight_recorder"
+    name = "flight_recorder"
     close_seconds = _ANSWER_SECONDS + 10
     _writer: Ring | None = None
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
@@ -76,8 +76,8 @@ class Paced:
 class Seen(Exporter):
     """Notes which cgroups have faulted and, in the trace's description, for how many faults a row stands on average."""
 
-    name: ClassVar[str] = "seen"
-    streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault"})
+    name = "seen"
+    streams = frozenset({"page_fault"})
 
     def start(self, context: Context) -> None:
         """Begins with nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,14 +63,14 @@ class PageFaults(Source):
         stack_period: instead of stack_rate: sample one fault out of this many.
     """
 
-    name: ClassVar[str] = "page_faults"
-    streams: ClassVar[tuple[schema.Schema, ...]] = (
+    name = "page_faults"
+    streams = (
         schema.PAGE_FAULT, schema.PROCESS, schema.ADDRESS_SPACE,
         schema.CONTENT_LOSS, schema.STACK_DUMP, schema.CALL_SITE,
     )  # fmt: skip
-    default: ClassVar[bool] = True
-    needs_target: ClassVar[bool] = True
-    drain_seconds: ClassVar[float] = 1.0
+    default = True
+    needs_target = True
+    drain_seconds = 1.0
 
     def __init__(
         self,

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import ClassVar
 
 import numpy as np
 
@@ -58,10 +57,10 @@ class PageFaults(Source):
         stacks: auto or none, which are the same here; others are refused at the start, as the watch gives no stack.
     """
 
-    name: ClassVar[str] = "page_faults"
-    streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE)
-    default: ClassVar[bool] = True
-    needs_target: ClassVar[bool] = True
+    name = "page_faults"
+    streams = (PAGE_FAULT, PROCESS, ADDRESS_SPACE)
+    default = True
+    needs_target = True
 
     #: The system's functions, or a stand-in with the same ones.
     api: WindowsApi = winapi
