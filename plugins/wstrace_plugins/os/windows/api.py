@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
+from functools import partial
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.foreign import Foreign, WindowsApi
@@ -63,100 +64,86 @@ WRITE_WATCH_FLAG_RESET = 1
 
 INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
 
+_advapi32, _kernel32, _ntdll, _psapi, _winmm = (
+    partial(Foreign, f"{name}.dll") for name in ("advapi32", "kernel32", "ntdll", "psapi", "winmm")
+)
+
 # -- psapi.dll ----------------------------------------------------------------------------------------------------
-InitializeProcessForWsWatch = Foreign("psapi.dll", "InitializeProcessForWsWatch", c_int32, c_void_p)
+InitializeProcessForWsWatch = _psapi("InitializeProcessForWsWatch", c_int32, c_void_p)
 #: The third argument is a pointer (PDWORD, in and out).
-GetWsChangesEx = Foreign("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p, short=True)
-QueryWorkingSet = Foreign("psapi.dll", "QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
-QueryWorkingSetEx = Foreign("psapi.dll", "QueryWorkingSetEx", c_int32, c_void_p, c_void_p, c_uint32)
-EmptyWorkingSet = Foreign("psapi.dll", "EmptyWorkingSet", c_int32, c_void_p)
-GetMappedFileNameW = Foreign("psapi.dll", "GetMappedFileNameW", c_uint32, c_void_p, c_void_p, c_void_p, c_uint32)
-GetProcessMemoryInfo = Foreign("psapi.dll", "GetProcessMemoryInfo", c_int32, c_void_p, c_void_p, c_uint32, short=True)
+GetWsChangesEx = _psapi("GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p, short=True)
+QueryWorkingSet = _psapi("QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
+QueryWorkingSetEx = _psapi("QueryWorkingSetEx", c_int32, c_void_p, c_void_p, c_uint32)
+EmptyWorkingSet = _psapi("EmptyWorkingSet", c_int32, c_void_p)
+GetMappedFileNameW = _psapi("GetMappedFileNameW", c_uint32, c_void_p, c_void_p, c_void_p, c_uint32)
+GetProcessMemoryInfo = _psapi("GetProcessMemoryInfo", c_int32, c_void_p, c_void_p, c_uint32, short=True)
 
 # -- kernel32.dll -------------------------------------------------------------------------------------------------
-OpenProcess = Foreign("kernel32.dll", "OpenProcess", c_void_p, c_uint32, c_int32, c_uint32)
-CloseHandle = Foreign("kernel32.dll", "CloseHandle", c_int32, c_void_p)
-GetCurrentProcess = Foreign("kernel32.dll", "GetCurrentProcess", c_void_p)
-GetCurrentProcessId = Foreign("kernel32.dll", "GetCurrentProcessId", c_uint32)
-GetExitCodeProcess = Foreign("kernel32.dll", "GetExitCodeProcess", c_int32, c_void_p, c_void_p)
+OpenProcess = _kernel32("OpenProcess", c_void_p, c_uint32, c_int32, c_uint32)
+CloseHandle = _kernel32("CloseHandle", c_int32, c_void_p)
+GetCurrentProcess = _kernel32("GetCurrentProcess", c_void_p)
+GetCurrentProcessId = _kernel32("GetCurrentProcessId", c_uint32)
+GetExitCodeProcess = _kernel32("GetExitCodeProcess", c_int32, c_void_p, c_void_p)
 #: Four FILETIMEs in units of 100 ns: created, exited, kernel, user.
-GetProcessTimes = Foreign("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
-NtResumeProcess = Foreign("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
-WaitForSingleObject = Foreign("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
+GetProcessTimes = _kernel32("GetProcessTimes", c_int32, *[c_void_p] * 5)
+NtResumeProcess = _ntdll("NtResumeProcess", c_int32, c_void_p)
+WaitForSingleObject = _kernel32("WaitForSingleObject", c_uint32, c_void_p, c_uint32)
 #: Its timeout is 0 here.
-WaitForMultipleObjects = Foreign(
-    "kernel32.dll", "WaitForMultipleObjects", c_uint32, c_uint32, c_void_p, c_int32, c_uint32, short=True
+WaitForMultipleObjects = _kernel32(
+    "WaitForMultipleObjects", c_uint32, c_uint32, c_void_p, c_int32, c_uint32, short=True
 )
-TerminateProcess = Foreign("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
-GetProcessId = Foreign("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
+TerminateProcess = _kernel32("TerminateProcess", c_int32, c_void_p, c_uint32)
+GetProcessId = _kernel32("GetProcessId", c_uint32, c_void_p)
 #: ProcessBasicInformation = 0; returns an NTSTATUS.
-NtQueryInformationProcess = Foreign(
-    "ntdll.dll", "NtQueryInformationProcess", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
+NtQueryInformationProcess = _ntdll(
+    "NtQueryInformationProcess", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
 #: SystemProcessInformation = 5; returns an NTSTATUS.
-NtQuerySystemInformation = Foreign(
-    "ntdll.dll", "NtQuerySystemInformation", c_int32, c_int32, c_void_p, c_uint32, c_void_p
-)
-RtlNtStatusToDosError = Foreign("ntdll.dll", "RtlNtStatusToDosError", c_uint32, c_int32)
+NtQuerySystemInformation = _ntdll("NtQuerySystemInformation", c_int32, c_int32, c_void_p, c_uint32, c_void_p)
+RtlNtStatusToDosError = _ntdll("RtlNtStatusToDosError", c_uint32, c_int32)
 #: The true version, whatever the manifest of the calling program says.
-RtlGetVersion = Foreign("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
-GetCurrentThread = Foreign("kernel32.dll", "GetCurrentThread", c_void_p)
-SetThreadPriority = Foreign("kernel32.dll", "SetThreadPriority", c_int32, c_void_p, c_int32)
-timeBeginPeriod = Foreign("winmm.dll", "timeBeginPeriod", c_uint32, c_uint32)
-timeEndPeriod = Foreign("winmm.dll", "timeEndPeriod", c_uint32, c_uint32)
-QueryFullProcessImageNameW = Foreign(
-    "kernel32.dll", "QueryFullProcessImageNameW", c_int32, c_void_p, c_uint32, c_void_p, c_void_p
-)
-VirtualAlloc = Foreign("kernel32.dll", "VirtualAlloc", c_void_p, c_void_p, c_size_t, c_uint32, c_uint32)
-VirtualFree = Foreign("kernel32.dll", "VirtualFree", c_int32, c_void_p, c_size_t, c_uint32)
-VirtualQueryEx = Foreign("kernel32.dll", "VirtualQueryEx", c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
-ReadProcessMemory = Foreign(
-    "kernel32.dll", "ReadProcessMemory", c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p
-)
+RtlGetVersion = _ntdll("RtlGetVersion", c_int32, c_void_p)
+GetCurrentThread = _kernel32("GetCurrentThread", c_void_p)
+SetThreadPriority = _kernel32("SetThreadPriority", c_int32, c_void_p, c_int32)
+timeBeginPeriod = _winmm("timeBeginPeriod", c_uint32, c_uint32)
+timeEndPeriod = _winmm("timeEndPeriod", c_uint32, c_uint32)
+QueryFullProcessImageNameW = _kernel32("QueryFullProcessImageNameW", c_int32, c_void_p, c_uint32, c_void_p, c_void_p)
+VirtualAlloc = _kernel32("VirtualAlloc", c_void_p, c_void_p, c_size_t, c_uint32, c_uint32)
+VirtualFree = _kernel32("VirtualFree", c_int32, c_void_p, c_size_t, c_uint32)
+VirtualQueryEx = _kernel32("VirtualQueryEx", c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
+ReadProcessMemory = _kernel32("ReadProcessMemory", c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p)
 #: lpdwCount is a ULONG_PTR, in and out, in elements; lpdwGranularity is a ULONG of 4 bytes.
-GetWriteWatch = Foreign(
-    "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
-)
-QueryDosDeviceW = Foreign("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
+GetWriteWatch = _kernel32("GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p)
+QueryDosDeviceW = _kernel32("QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
 
-CreateJobObjectW = Foreign("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
-SetInformationJobObject = Foreign(
-    "kernel32.dll", "SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32
-)
-CreateIoCompletionPort = Foreign(
-    "kernel32.dll", "CreateIoCompletionPort", c_void_p, c_void_p, c_void_p, c_size_t, c_uint32
-)
+CreateJobObjectW = _kernel32("CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
+SetInformationJobObject = _kernel32("SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32)
+CreateIoCompletionPort = _kernel32("CreateIoCompletionPort", c_void_p, c_void_p, c_void_p, c_size_t, c_uint32)
 #: For a job's message it returns the number of the message, the key of the port, and the pid. Its timeout is 0 here.
-GetQueuedCompletionStatus = Foreign(
-    "kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32, short=True
+GetQueuedCompletionStatus = _kernel32("GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32, short=True)
+
+IsProcessInJob = _kernel32("IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
+QueryInformationJobObject = _kernel32(
+    "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
 
-IsProcessInJob = Foreign("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
-QueryInformationJobObject = Foreign(
-    "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
+CreateProcessW = _kernel32("CreateProcessW", c_int32, c_wchar_p, *[c_void_p] * 3, c_int32, c_uint32, *[c_void_p] * 4)
+InitializeProcThreadAttributeList = _kernel32(
+    "InitializeProcThreadAttributeList", c_int32, c_void_p, c_uint32, c_uint32, c_void_p
 )
-
-CreateProcessW = Foreign(
-    "kernel32.dll", "CreateProcessW", c_int32, c_wchar_p, *[c_void_p] * 3, c_int32, c_uint32, *[c_void_p] * 4
-)
-InitializeProcThreadAttributeList = Foreign(
-    "kernel32.dll", "InitializeProcThreadAttributeList", c_int32, c_void_p, c_uint32, c_uint32, c_void_p
-)
-UpdateProcThreadAttribute = Foreign(
-    "kernel32.dll", "UpdateProcThreadAttribute", c_int32, c_void_p, c_uint32, *[c_size_t, c_void_p] * 2, c_void_p
+UpdateProcThreadAttribute = _kernel32(
+    "UpdateProcThreadAttribute", c_int32, c_void_p, c_uint32, *[c_size_t, c_void_p] * 2, c_void_p
 )
 
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
-OpenProcessToken = Foreign("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
+OpenProcessToken = _advapi32("OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
 #: TokenUser = 1 is a TOKEN_USER, whose first member points to the SID that follows it.
-GetTokenInformation = Foreign(
-    "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
+GetTokenInformation = _advapi32("GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p)
+LookupPrivilegeValueW = _advapi32("LookupPrivilegeValueW", c_int32, c_wchar_p, c_wchar_p, c_void_p)
+AdjustTokenPrivileges = _advapi32(
+    "AdjustTokenPrivileges", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p, c_void_p
 )
-LookupPrivilegeValueW = Foreign("advapi32.dll", "LookupPrivilegeValueW", c_int32, c_wchar_p, c_wchar_p, c_void_p)
-AdjustTokenPrivileges = Foreign(
-    "advapi32.dll", "AdjustTokenPrivileges", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p, c_void_p
-)
-PrivilegeCheck = Foreign("advapi32.dll", "PrivilegeCheck", c_int32, c_void_p, c_void_p, c_void_p)
+PrivilegeCheck = _advapi32("PrivilegeCheck", c_int32, c_void_p, c_void_p, c_void_p)
 
 
 def GetLastError() -> int:  # noqa: N802 - the system's own name
