@@ -74,6 +74,12 @@ debug_privilege = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable JSON.")
 
 
+#: A decorator that gives a click command the option `-s` as its argument `sources`.
+sources_option = click.option(
+    "-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source."
+)
+
+
 def print_json(value: Any) -> None:
     """Writes plain values to standard output as indented JSON; text that is not well-formed Unicode is escaped."""
     import json

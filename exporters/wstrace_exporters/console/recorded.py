@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wstrace.cli.common import Duration
+from wstrace.cli.common import Duration, sources_option
 from wstrace.cli.run import TargetWords, command_of
 from wstrace.errors import OutputError, TargetExited, UsageError
 from wstrace.output_file import temporary_folder
@@ -30,13 +30,16 @@ class TraceWords(TargetWords):
         return not (word.isdigit() or is_trace(word))
 
 
+TOP = click.option(
+    "--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all."
+)
 VERBOSE = click.option("-v", "--verbose", is_flag=True, help="All columns, and notes.")
 _OPTIONS = (
     VERBOSE,
     click.option("--duration", type=Duration(), metavar="30s|5m", help="Of a PID: end after this time, not at Ctrl-C."),
     click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE."),
     click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
-    click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source."),
+    sources_option,
     click.option("--json", "as_json", is_flag=True, help="One JSON object."),
     click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND"),
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from wstrace.cli.attach import pids_by_name
-from wstrace.cli.common import debug_privilege
+from wstrace.cli.common import debug_privilege, sources_option
 from wstrace.errors import UsageError, missing
 
 #: Snapshots take at most this share of a CPU, so that they are 50 times their own duration apart: each holds the lock
@@ -25,7 +25,7 @@ _ONE_SCREEN = "wstrace attach shows a summary at the end"
 @click.command()
 @click.option("-p", "--pid", "more", type=int, multiple=True, help="A process id.")
 @click.option("--name", "names", multiple=True, metavar="GLOB", help="All processes whose name matches.")
-@click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source.")
+@sources_option
 @click.option("--children/--no-children", default=True, help="Trace processes that the target starts (default).")
 @debug_privilege
 @click.argument("pids", nargs=-1, type=int)

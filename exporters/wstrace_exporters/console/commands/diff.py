@@ -8,7 +8,7 @@ from click.core import ParameterSource
 from wstrace.cli.common import json_option, print_json
 from wstrace.errors import UsageError
 from wstrace.text import damage_note, plural, printable
-from wstrace_exporters.console.recorded import VERBOSE
+from wstrace_exporters.console.recorded import TOP, VERBOSE
 
 
 @click.command()
@@ -18,7 +18,7 @@ from wstrace_exporters.console.recorded import VERBOSE
 @click.option("--at", metavar="peak|exit|start|MARK",
               help="The moment; by default the peak if both traces have it, else the last snapshots.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Also what did not change.")
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
+@TOP
 @VERBOSE
 @click.option("--html", metavar="FILE.html", help="Write an offline page with the stacks of both instead.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from wstrace.cli.common import Duration, print_json, time_window
 from wstrace.errors import UsageError
 from wstrace.text import damage_note, estimates_note, number, printable
-from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
+from wstrace_exporters.console.recorded import TOP, TraceWords, recording_options, trace_of
 
 if TYPE_CHECKING:
     from wstrace.analysis.filter import Filter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--sort", default="", metavar="MEASURE", help="Order of the rows: resident, private, faults, from_disk ..."
 )
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
+@TOP
 @click.option("--html", metavar="FILE.html", help="Write a report with pictures in one offline file instead.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
               metavar="FORMAT", help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip

@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from wstrace.cli.common import print_json
-from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
+from wstrace_exporters.console.recorded import TOP, TraceWords, recording_options, trace_of
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]")
 @click.option(
     "--by", default="", metavar="DIM[,DIM]", help="line, function, file, kind, process ..., or several of them."
 )
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
+@TOP
 @recording_options
 def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> int:
     """Show what forked processes copied of the memory that they shared, and by which lines.
