@@ -12,8 +12,8 @@ import pytest
 from kit.stopped_process import stopped
 
 from wstrace.cli import main
+from wstrace_plugins.os.intervals import Ranges, n_bytes
 from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.file_heat import Ranges, n_bytes
 
 PAGE = mmap.PAGESIZE
 N = 600

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
+#: sorted and disjoint: from start up to, not including, end; u64, shape (n,)
+Ranges = tuple["NDArray[Any]", "NDArray[Any]"]
+
+
+def n_bytes(ranges: Ranges) -> int:
+    """The length of ranges together."""
+    return int((ranges[1] - ranges[0]).sum())
 
 
 def overlap(
@@ -29,7 +36,7 @@ def overlap(
     return below(end) - below(start)
 
 
-def union(start: NDArray[Any], end: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def union(start: NDArray[Any], end: NDArray[Any]) -> Ranges:
     """What any of these ranges (u64, in any order) covers: starts and ends, sorted, with touching ones joined."""
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order])

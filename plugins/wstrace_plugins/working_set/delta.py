@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 import wstrace
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.intervals import cut, overlap, without
+from wstrace_plugins.os.intervals import Ranges, cut, n_bytes, overlap, without
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.working_set import WorkingSet, working_set
 
-Runs = tuple[NDArray[Any], NDArray[Any]]
 DeltaBy = Literal["module", "kind", "section"]
 
 
@@ -51,7 +50,7 @@ class Delta:
         self.written_bytes: int | None = None
         self.not_written = "" if written else "it was not requested"
         self._watch: Any = None
-        self._written: Runs | None = None
+        self._written: Ranges | None = None
         if pid is not None:
             self.not_written = "only the calling process is watched"
         else:  # warm up: run once so that our own pages are resident before the first snapshot
@@ -77,7 +76,7 @@ class Delta:
             minor, major = backend().faults()
             self.minor_faults = minor - self._faults[0]
             self.major_faults = None if major is None else major - self._faults[1]
-        written: Runs | None = None
+        written: Ranges | None = None
         if self._watch is not None:
             written = self._watch.written()
             self._watch.close()
@@ -85,10 +84,10 @@ class Delta:
         self.after = working_set(self.pid, strings=self.before.strings)
         old, new = _resident(self.before), _resident(self.after)
         self._new, self._gone = without(*new, *old)[:2], without(*old, *new)[:2]
-        self.new_bytes, self.gone_bytes = _bytes(self._new), _bytes(self._gone)
+        self.new_bytes, self.gone_bytes = n_bytes(self._new), n_bytes(self._gone)
         if written is not None:
             self._written = _ranges(*written, self.after.page_size)
-            self.written_bytes = _bytes(self._written)
+            self.written_bytes = n_bytes(self._written)
             self.watch_faults = int(overlap(*self._written, *old).sum()) // self.after.page_size
         return self
 
@@ -132,20 +131,16 @@ def delta(*, written: bool = True) -> Delta:
     return Delta(written=written)
 
 
-def _resident(taken: WorkingSet) -> Runs:
+def _resident(taken: WorkingSet) -> Ranges:
     """Start and end of the resident runs."""
     return _ranges(taken.runs["start"][taken.resident], taken.runs["pages"][taken.resident], taken.page_size)
 
 
-def _ranges(start: NDArray[Any], pages: NDArray[Any], page_size: int) -> Runs:
+def _ranges(start: NDArray[Any], pages: NDArray[Any], page_size: int) -> Ranges:
     return start, start + pages.astype("<u8") * np.uint64(page_size)
 
 
-def _bytes(ranges: Runs) -> int:
-    return int((ranges[1] - ranges[0]).sum())
-
-
-def _owners(taken: WorkingSet, ranges: Runs, what: DeltaBy) -> list[tuple[str, str, int]]:
+def _owners(taken: WorkingSet, ranges: Ranges, what: DeltaBy) -> list[tuple[str, str, int]]:
     """(owner, kind, bytes) of ranges of addresses; what is outside of all mappings is left out."""
     low, high, _ = cut(*ranges, np.union1d(taken.mappings["start"], taken.mappings["end"]))
     row = np.searchsorted(taken.mappings["start"], low, "right") - 1

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.interfaces import MappedFile, Part
 from wstrace.plugins import default_plugins
-from wstrace_plugins.os.intervals import overlap
-
-#: byte ranges of a file, sorted and disjoint: from start up to, not including, end; u64, shape (n,)
-Ranges = tuple[NDArray[Any], NDArray[Any]]
+from wstrace_plugins.os.intervals import Ranges, overlap
 
 
 class Holder(NamedTuple):
@@ -61,11 +58,6 @@ class FileHeat:
         resident = overlap(start, end, *self.resident).tolist()
         cached = [None] * len(self.parts) if self.cached is None else overlap(start, end, *self.cached).tolist()
         return list(zip(self.parts, resident, cached, strict=True))
-
-
-def n_bytes(ranges: Ranges) -> int:
-    """The length of ranges together."""
-    return int((ranges[1] - ranges[0]).sum())
 
 
 def parts_of(path: str) -> Sequence[Part]:

@@ -12,8 +12,9 @@ import numpy as np
 from wstrace.cli.common import debug_privilege, json_option, print_json
 from wstrace.terminal import Column, Output, TextTable, has_blocks, shades
 from wstrace.text import plural, printable, size
+from wstrace_plugins.os.intervals import Ranges, n_bytes
 from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.file_heat import FileHeat, Ranges, n_bytes
+from wstrace_plugins.working_set.file_heat import FileHeat
 
 STRIP = 60
 

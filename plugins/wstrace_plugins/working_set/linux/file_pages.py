@@ -19,10 +19,10 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.schema import NOT_RESIDENT, PAGE_FILE
 from wstrace_plugins.os.foreign import Foreign
-from wstrace_plugins.os.intervals import union
+from wstrace_plugins.os.intervals import Ranges, n_bytes, union
 from wstrace_plugins.os.linux import libc
 from wstrace_plugins.os.linux.named_file import open_named
-from wstrace_plugins.working_set.file_heat import FileHeat, Holder, Ranges, n_bytes, parts_of
+from wstrace_plugins.working_set.file_heat import FileHeat, Holder, parts_of
 from wstrace_plugins.working_set.linux.space import Space
 
 _NONE: Ranges = np.empty(0, "<u8"), np.empty(0, "<u8")

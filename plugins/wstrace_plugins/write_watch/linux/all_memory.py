@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from wstrace.batch import Columns, Dictionary
 from wstrace.schema import KIND_SHIFT, KIND_VDSO, MAP_SHARED, MAP_WRITE
-from wstrace_plugins.os.intervals import cut, within, without
+from wstrace_plugins.os.intervals import Ranges, cut, n_bytes, within, without
 from wstrace_plugins.os.linux import pagemap as pm
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
 
-Ranges = tuple[NDArray[Any], NDArray[Any]]  # start, end: u64, sorted, apart
 _HOLDS = pm.IS_PRESENT | pm.IS_SWAPPED
 _GIVE = pm.IS_WPALLOWED | pm.IS_WRITTEN | pm.IS_PFNZERO | pm.IS_FILE
 _NONE: Ranges = np.empty(0, "<u8"), np.empty(0, "<u8")
@@ -51,7 +50,7 @@ class AllMemory:
     @property
     def nbytes(self) -> int:
         """Bytes that are watched now."""
-        return int((self._watched[1] - self._watched[0]).sum())
+        return n_bytes(self._watched)
 
     def take(self) -> list[Ranges]:
         """The written ranges, unordered; then starts to watch what was mapped since the last call."""

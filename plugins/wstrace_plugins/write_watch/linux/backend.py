@@ -16,10 +16,10 @@ import os
 import numpy as np
 
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.intervals import union
+from wstrace_plugins.os.intervals import Ranges, union
 from wstrace_plugins.os.linux import pagemap as pm
 from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
-from wstrace_plugins.write_watch.linux.all_memory import AllMemory, Ranges
+from wstrace_plugins.write_watch.linux.all_memory import AllMemory
 from wstrace_plugins.write_watch.linux.all_memory import mappings as mappings
 
 _NONE = np.empty(0, "<u8")

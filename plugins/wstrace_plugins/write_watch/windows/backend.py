@@ -19,14 +19,12 @@ import numpy as np
 from wstrace.batch import Columns, Dictionary
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.foreign import WindowsApi
-from wstrace_plugins.os.intervals import union
+from wstrace_plugins.os.intervals import Ranges, union
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.memory import Memory, columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    Runs = tuple[NDArray[Any], NDArray[Any]]
 
 PAGE = 4096
 _CAPACITY = 1 << 16  # the most addresses of one call; further calls return the rest
@@ -124,7 +122,7 @@ class Watcher:
         """Marks all watched pages as not written."""
         self.ranges()
 
-    def ranges(self, *, reset: bool = True) -> Runs:
+    def ranges(self, *, reset: bool = True) -> Ranges:
         """Where the runs of written pages begin and end (u64).
 
         reset: whether the pages count as not written afterwards. Raises Unavailable: some of the memory was freed.
