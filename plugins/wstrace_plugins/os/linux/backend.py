@@ -232,9 +232,7 @@ class LinuxPlatform(Platform):
             found = procfs.stat_with_memory(pid)
         except Unavailable:
             return None
-        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        started = booted + found.started_ticks / os.sysconf("SC_CLK_TCK")
-        return ProcessNow(procfs.program_name(found), found.resident_bytes, found.mapped_bytes, started,
+        return ProcessNow(procfs.program_name(found), found.resident_bytes, found.mapped_bytes, found.started,
                           found.minor + found.major, found.terminal)  # fmt: skip
 
     def process_names(self) -> Mapping[int, str]:

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import functools
 import itertools
+import mmap
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from wstrace_plugins.os.linux import libc, procfs
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-PAGE = 4096 if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE")
+PAGE = mmap.PAGESIZE
 
 #: Bits of the top byte of an entry: 63 present, 62 swapped, 61 file page or shared memory, 58 guard (Linux 6.15),
 #: 57 write-protected by a userfaultfd, 56 exclusively mapped.

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import mmap
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +69,11 @@ class Stat(NamedTuple):
     resident_bytes: int
     #: Where the program's code begins and ends, and where its stack begins. execve() changes them; 0 without the right.
     image: tuple[int, int, int]
+
+    @property
+    def started(self) -> float:
+        """When it began, in seconds since 1970."""
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + self.started_ticks / os.sysconf("SC_CLK_TCK")
 
     @property
     def gone(self) -> bool:
@@ -205,13 +212,12 @@ def stat(pid: int) -> Stat:
     text = os.fsdecode(read(pid, "stat"))
     head, _, tail = text.rpartition(")")  # The name itself may contain blanks and brackets.
     f = tail.split()
-    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     return Stat(
         pid=pid, name=head.partition("(")[2], state=f[0], ppid=int(f[1]), kernel_thread=bool(int(f[6]) & _PF_KTHREAD),
         minor=int(f[7]), minor_children=int(f[8]), major=int(f[9]), major_children=int(f[10]),
-        cpu_seconds=(int(f[11]) + int(f[12])) / ticks, terminal=int(f[4]) & 0xFFFF_FFFF,
+        cpu_seconds=(int(f[11]) + int(f[12])) / os.sysconf("SC_CLK_TCK"), terminal=int(f[4]) & 0xFFFF_FFFF,
         started_ticks=int(f[19]),
-        mapped_bytes=int(f[20]), resident_bytes=int(f[21]) * page, image=(int(f[23]), int(f[24]), int(f[25])),
+        mapped_bytes=int(f[20]), resident_bytes=int(f[21]) * mmap.PAGESIZE, image=(int(f[23]), int(f[24]), int(f[25])),
     )  # fmt: skip
 
 

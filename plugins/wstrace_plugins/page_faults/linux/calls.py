@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import struct
 import time
@@ -59,7 +60,7 @@ _COMMON_TYPE = struct.Struct("<H")
 _ONE = struct.Struct("<Q")
 _RAW, _ARGUMENTS = 8 + _SAMPLE.size, 8 + _SAMPLE.size + 16
 _KEPT = 4096
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PAGE = mmap.PAGESIZE
 MAP_FIXED, MAP_LOCKED, MAP_POPULATE = 0x10, 0x2000, 0x8000
 
 #: The arguments of each call that is read, which tell what it does to memory.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 import select
 import threading
@@ -30,7 +31,7 @@ STACKS = "stacks"
 _PARTS = {MINOR: 1, MAJOR: 8, SIDE: 4, STACKS: 1}
 _LARGEST_SIDE = 1 << 20
 _LARGEST, _ALL_CPUS, _SMALLEST = 16 << 20, 128 << 20, 64 << 10
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PAGE = mmap.PAGESIZE
 
 
 class Ring:

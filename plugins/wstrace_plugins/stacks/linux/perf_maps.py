@@ -88,10 +88,9 @@ class PerfMap:
 
     def _look(self) -> None:
         """Holds the process's root, and who it is. Raises OSError."""
-        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         root, inside, own = f"/proc/{self._pid}/root", str(self._pid), os.geteuid()
         try:
-            began = booted + procfs.stat_with_memory(self._pid).started_ticks / os.sysconf("SC_CLK_TCK")
+            began = procfs.stat_with_memory(self._pid).started
             status = procfs.status(self._pid)
             own = int(status["Uid"].split()[1])
             inside = status.get("NSpid", inside).split()[-1]  # the pid that the process itself knows
