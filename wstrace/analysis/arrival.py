@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from wstrace import schema
 from wstrace.analysis.copies import Copies, Ends, Held, sharing
-from wstrace.analysis.faults import FORKS, OF_FILES, FaultRows, Faults, Numbers
-from wstrace.analysis.losses import Losses, LossRows, key_of, page_of, space_of
+from wstrace.analysis.faults import OF_FILES, FaultRows, Faults, Numbers
+from wstrace.analysis.losses import FORKS, Losses, LossRows, key_of, page_of, space_of
 
 #: Why the owner of a page is not known; values of `Owners.reason`.
 REASONS = ("", "before the trace", "no fault", "records lost")
@@ -332,7 +332,7 @@ class History:
         """Pages of a snapshot that no fault in their life was on, of processes that forked or began by that."""
         seen = seen.take(np.flatnonzero(~seen.file & np.isin(space_of(seen.key), self.faults.family)))
         life = self.losses.latest(seen.key, self.losses.upto(seen.time))
-        own = (self.faults.group_of(seen.key, life) >= 0) | np.isin(self.losses.event(life), FORKS)
+        own = (self.faults.group_of(seen.key, life) >= 0) | self.losses.are_forks(life)
         rest = np.flatnonzero(~own)
         without = rest[owners(seen.take(rest), self.faults, self.losses, self._size)[0].fault < 0]
         return self._held(seen.key[without], life[without])
@@ -347,7 +347,7 @@ class History:
         life = losses.latest(keys, losses.upto(times))
         gone = losses.latest(keys, np.full(len(keys), len(losses))) != 0
         group = np.where(life == 0, faults.group_of(keys, life), -1)
-        forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
+        forks = losses.forks()
         forked = np.full(int(losses.rows.other.max(initial=0)) + 1, np.iinfo(np.uint64).max, np.uint64)
         np.minimum.at(forked, losses.rows.other[losses.row[forks]], losses.time[forks])
         since = forked[space_of(keys).astype(np.intp)]
@@ -392,7 +392,7 @@ class History:
             key = key_of(losses.rows.other[losses.row[life]], page_of(key))
             life = losses.latest(key, life - 1)
             without = faults.group_of(key, life) < 0
-            forked = np.isin(losses.event(life), FORKS)
+            forked = losses.are_forks(life)
             ends, going = without & ~forked, without & forked
             found.append(self._there(key[ends], life[ends], until[ends], fault[ends]))
             key, life, fault = key[going], life[going], fault[going]

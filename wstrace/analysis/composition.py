@@ -13,7 +13,7 @@ from wstrace import schema
 from wstrace.analysis.arrival import History, Owners, PageRows, PageSize
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Labels, Row, dimensions_of, joined, rows_of
-from wstrace.analysis.faults import FORKS, FaultRows
+from wstrace.analysis.faults import FaultRows
 from wstrace.analysis.filter import Filter, kind_numbers
 from wstrace.analysis.inputs import LEFT_OUT, Inputs, Wanted, pages_of, read_all
 from wstrace.analysis.losses import LAST_PAGE, key_of
@@ -105,7 +105,7 @@ class Past:
     def _before(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The keys and times of pages, not of files, that processes had before the trace in which they forked."""
         losses, runs = self.inputs[0].losses, self.inputs[0].before
-        parents = losses.other[np.isin(losses.event, FORKS)]
+        parents = losses.other[losses.are_forks]
         wanted = np.isin(runs["space"], parents) & ((runs["flags"] & schema.PAGE_FILE) == 0)
         runs = {name: column[wanted] for name, column in runs.items()}
         run, keys = keys_of(runs, self.inputs[0].page_size)

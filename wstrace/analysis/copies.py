@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.faults import FORKS, Faults
-from wstrace.analysis.losses import Losses, page_of, space_of
+from wstrace.analysis.faults import Faults
+from wstrace.analysis.losses import FORKS, Losses, page_of, space_of
 from wstrace.analysis.tally import begins, distinct, expanded
 from wstrace.schema import LOSS_EXECUTED, LOSS_PERHAPS, LOSS_POPULATED, LOSS_SHARES
 
@@ -72,8 +72,7 @@ def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: H
     copyable: of each fault, whether a write to its page by one process leaves it as it was for the others. held: pages
     that were there without a fault. ends: of processes.
     """
-    ranges = np.arange(len(losses) + 1)
-    forks = np.flatnonzero(np.isin(losses.event(ranges), FORKS))
+    forks = losses.forks()
     copied, taken, uncounted = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)], 0
     if len(forks) and len(faults):
         children = losses.rows.space[losses.row[forks]]
@@ -164,7 +163,7 @@ class _Family:
         parts.append(_Events(losses.time[1:][hit][which], self._members(space_of(losses.first[hit]))[which], page,
                              np.full(len(which), -1)))  # fmt: skip
         there = self._members(space_of(held.key)) >= 0
-        there &= np.isin(page_of(held.key), self.pages) & ~np.isin(losses.event(held.life), FORKS)
+        there &= np.isin(page_of(held.key), self.pages) & ~losses.are_forks(held.life)
         key, since = held.key[there], held.since[there]
         found = -2 - space_of(key).astype(np.intp)
         parts.append(_Events(since, self._members(space_of(key)), self.pages.searchsorted(page_of(key)), found))

@@ -13,7 +13,6 @@ from wstrace.analysis.tally import begins, distinct, expanded
 
 #: The kinds of memory of which the first read maps the page of zeros, and those with other pages around one.
 ANONYMOUS, OF_FILES = (schema.KIND_ANON, schema.KIND_HEAP, schema.KIND_STACK), (schema.KIND_FILE, schema.KIND_SHARED)
-FORKS = (schema.LOSS_FORKED, schema.LOSS_PERHAPS_FORKED)
 #: Ranges of which the faults or pages are searched together, each with up to as many as a huge page has pages.
 _AT_ONCE = 1 << 12
 
@@ -67,13 +66,13 @@ class Faults:
             rows = FaultRows(*columns)
             self._arrange(rows)
             further, self.order = self.order >= len(row) - len(more), row[self.order]
-        self.forked = np.isin(losses.event(self.life), FORKS)
+        self.forked = losses.are_forks(self.life)
         self.swapped_in = self.anonymous & (
             (self.flags & schema.FAULT_MAJOR) != 0
         )  # nothing else is read from a disk there
         self.brings |= ~self.anonymous & ((self.flags & schema.FAULT_MAJOR) != 0)
         self.forks_of_parents = self._of_parents()
-        forks = np.isin(losses.rows.event, FORKS)
+        forks = losses.rows.are_forks
         self.family = distinct(np.concatenate((losses.rows.space[forks], losses.rows.other[forks])))
         self.split = np.zeros(len(self), np.bool_)
         self._zeros_first()
@@ -156,7 +155,7 @@ class Faults:
     def _of_parents(self) -> NDArray[np.uint64]:
         """The forks, by the space of the parent (above 32 bits) and the range of the losses."""
         losses = self.losses
-        forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
+        forks = losses.forks()
         parents = losses.rows.other[losses.row[forks]].astype(np.uint64) << np.uint64(32) | forks.astype(np.uint64)
         parents.sort()
         return parents

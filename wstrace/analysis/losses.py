@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import begins, distinct
-from wstrace.schema import LOSS_MOVED
+from wstrace.schema import LOSS_FORKED, LOSS_MOVED, LOSS_PERHAPS_FORKED
+
+#: the events that are a fork, as far as is known
+FORKS = (LOSS_FORKED, LOSS_PERHAPS_FORKED)
 
 #: A page of a process is one number: the number of its space (see Spaces) above PAGE_BITS, the page's own below.
 PAGE_BITS = 45
@@ -46,6 +49,11 @@ class LossRows(NamedTuple):
     to: NDArray[np.uint64]
     #: the space that a forked or sharing one began with
     other: NDArray[np.intp]
+
+    @property
+    def are_forks(self) -> NDArray[np.bool_]:
+        """Which of them are the fork with which a process began."""
+        return np.isin(self.event, FORKS)
 
     def take(self, rows: NDArray[np.bool_]) -> LossRows:
         """Those of a mask."""
@@ -88,6 +96,14 @@ class Losses:
     def event(self, ranges: NDArray[np.intp]) -> NDArray[np.uint8]:
         """The event of each range; 0 of 0."""
         return self._events[ranges]
+
+    def are_forks(self, ranges: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which ranges are the fork with which a process began."""
+        return np.isin(self._events[ranges], FORKS)
+
+    def forks(self) -> NDArray[np.intp]:
+        """The ranges that are forks."""
+        return np.flatnonzero(np.isin(self._events, FORKS))
 
     def _build(self) -> None:
         """Gives each range, by its number, to the nodes of the tree that it covers whole: two a level at most."""

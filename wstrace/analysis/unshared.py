@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.composition import Composition, Past, keys_of
 from wstrace.analysis.dimensions import Row, most_of, name_of, rows_of
-from wstrace.analysis.faults import FORKS
 from wstrace.analysis.inputs import Inputs
 from wstrace.analysis.losses import space_of
 from wstrace.analysis.report import Report, completeness, notes_of
@@ -101,14 +100,14 @@ class Unshared:
     def earlier(self) -> bool:
         """Whether no process forked in the trace, and some were there before it: an earlier fork may have been."""
         of = self.of
-        forks = np.isin(of.inputs.losses.event, FORKS).any()
+        forks = of.inputs.losses.are_forks.any()
         return not forks and bool(np.setdiff1d(of.inputs.faults["space"], of.inputs.began).size)
 
     @cached_property
     def unseen(self) -> list[int]:
         """The processes from before the trace of which no snapshot before their first fork tells what they had."""
         losses, before = self.of.inputs.losses, self.of.inputs.before
-        forks = np.isin(losses.event, FORKS)
+        forks = losses.are_forks
         of_parent, times = losses.other[forks], losses.time[forks]
         found = []
         for parent in np.setdiff1d(of_parent, np.append(self.of.inputs.began, losses.space[forks])).tolist():
@@ -192,7 +191,7 @@ def at_the_end(inputs: Inputs) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
     """
     faults, losses = inputs.faults, inputs.losses
     found, none = np.zeros(len(faults["space"]), np.bool_), np.zeros(0, np.intp)
-    forks = np.isin(losses.event, FORKS)
+    forks = losses.are_forks
     family = np.union1d(losses.space[forks], losses.other[forks])
     wanted = np.intersect1d(family, inputs.ends.space)
     if not len(wanted):
