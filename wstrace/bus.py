@@ -205,7 +205,7 @@ def start_thread(thread: threading.Thread) -> None:
 class Worker(abc.ABC):
     """A daemon thread that takes batches from its queue until that is closed and drained."""
 
-    def __init__(self, name: str, limit: int = QUEUE_BYTES) -> None:
+    def __init__(self, name: str, limit: int) -> None:
         self.queue = Queue(limit)
         self.gathers = False
         self.limit: Limit | None = None  # of the time for what is left, once no more comes
@@ -244,7 +244,7 @@ class Worker(abc.ABC):
 class ExporterQueue(Worker):
     """The queue and the thread of one exporter, whose calls are guarded; live: no source waits for what it takes."""
 
-    def __init__(self, exporter: Exporter, ledger: Ledger, limit: int = QUEUE_BYTES, *, live: bool = True) -> None:
+    def __init__(self, exporter: Exporter, ledger: Ledger, limit: int, *, live: bool) -> None:
         super().__init__(exporter.name, limit)
         self.gathers = live and exporter.may_wait
         self.exporter = exporter
@@ -316,8 +316,8 @@ class Bus(Worker):
         enrichers: Sequence[Enricher],
         exporter_queues: Sequence[ExporterQueue],
         ledger: Ledger,
-        limit: int = QUEUE_BYTES,
-        patience: float = STOP_SECONDS,
+        limit: int,
+        patience: float,
     ) -> None:
         super().__init__("bus", limit)
         self.enrichers = list(enrichers)

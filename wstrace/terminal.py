@@ -382,7 +382,7 @@ class Output:
 
 
 @contextmanager
-def progress_bar(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+def progress_bar(what: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
     """Yields a function that advances the bar by a number of steps out of `total`.
 
     what: the label of the bar. total: the number of steps when the work is done. shown: False draws no bar.

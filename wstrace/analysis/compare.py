@@ -187,7 +187,7 @@ class Comparison:
     there is no such mark.
     """
 
-    def __init__(self, first: Recorded, second: Recorded, at: str | int | None = None) -> None:
+    def __init__(self, first: Recorded, second: Recorded, at: str | int | None) -> None:
         seen = all("peak_snapshot" in trace.info.extra for trace in (first, second))
         self.first, self.second = (Run(trace, at or ("peak" if seen else "exit")) for trace in (first, second))
         #: why the exits are compared

@@ -201,7 +201,7 @@ def jit_function(symbol: str, rule: OwnRule) -> JitFunction:
     return JitFunction(function, file, origin, package_name)
 
 
-def is_own(path: str, rule: OwnRule, function: str = "") -> bool:
+def is_own(path: str, rule: OwnRule, function: str) -> bool:
     """Whether code in the program's own module is the program's: none of the system's headers, nor of Go's library.
 
     path: its source file; one that is not known ("") is taken for own.

@@ -248,9 +248,7 @@ def _module_name(file: str) -> str:
     return base_name(folder) if name.startswith("__init__.") else name.partition(".")[0]
 
 
-def stack_rows(
-    tree: CallTree, strings: Dictionary, wanted: Iterable[str], symbolizer: Symbolizer | None = None
-) -> Batch:
+def stack_rows(tree: CallTree, strings: Dictionary, wanted: Iterable[str], symbolizer: Symbolizer | None) -> Batch:
     """All call sites of a tree, with some of the columns of STACKS.
 
     strings: the dictionary that the texts go into. wanted: the names of these columns. symbolizer: names native frames.

@@ -40,7 +40,7 @@ class MappingTable:
     its parent's.
     """
 
-    def __init__(self, limit: int = 1 << 20) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self._rows: Columns = {
             name: np.zeros(1, dtype) for name, dtype in _FIELDS.items()
@@ -148,7 +148,7 @@ class Symbolizer:
         return index, places
 
     def at_offsets(
-        self, mappings: NDArray[Any], offsets: NDArray[Any], strings: Dictionary, *, lines: bool = False
+        self, mappings: NDArray[Any], offsets: NDArray[Any], strings: Dictionary, *, lines: bool
     ) -> tuple[NDArray[np.intp], Sequence[Place | str]]:
         """The places at offsets in the files of mappings, as call sites give them.
 

@@ -60,9 +60,7 @@ class Refresh:
     ended: bool = False
 
 
-def refreshed(
-    trace: Trace, by: str, before: Refresh, until_ns: int = 0
-) -> tuple[Refresh, Callable[[Batch], Batch | None]]:
+def refreshed(trace: Trace, by: str, before: Refresh, until_ns: int) -> tuple[Refresh, Callable[[Batch], Batch | None]]:
     """The refresh from what is kept of a trace, and what chooses the rows of a batch that the next one needs.
 
     by: one of OWNERS. before: the refresh before. until_ns: the time of the last fault that has come. What has been

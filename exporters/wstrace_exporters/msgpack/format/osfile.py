@@ -78,7 +78,7 @@ class OutputFile:
     standard output is closed or a terminal, or as wstrace.output_file.open_output().
     """
 
-    def __init__(self, path: str, *, force: bool = False) -> None:
+    def __init__(self, path: str, *, force: bool) -> None:
         self.path = path
         self.created = False
         if path == "-":

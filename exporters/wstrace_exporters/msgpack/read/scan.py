@@ -85,13 +85,13 @@ class Damage:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def frame_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIMITS) -> Frame | None:
+def frame_at(source: Input, at: int, file_id: bytes | None, limits: Limits) -> Frame | None:
     """The good frame at a byte offset, or None."""
     head = head_at(source, at, file_id, limits)
     return _checked(source, at, head) if head is not None else None
 
 
-def head_at(source: Input, at: int, file_id: bytes | None, limits: Limits = LIMITS) -> Head | None:
+def head_at(source: Input, at: int, file_id: bytes | None, limits: Limits) -> Head | None:
     """The head at a byte offset if it has this file id, keeps the limits, and its frame ends in the file; else None."""
     if at > source.size - HEAD_BYTES:  # an offset from the file may be any u64, but seek() takes 63 bits only
         return None

@@ -41,7 +41,7 @@ class Sink:
     "none" (only at the end), "interval" (at most once a second) or "frame"; "never".
     """
 
-    def __init__(self, out: osfile.OutputFile, file_id: bytes, *, sync: str = "interval") -> None:
+    def __init__(self, out: osfile.OutputFile, file_id: bytes, *, sync: str) -> None:
         self.out = out
         self.file_id = file_id
         self.seq = self.offset = 0
@@ -294,7 +294,7 @@ class Parts:
         writer = f"wstrace {__version__}"
         return replace(like, version=layout.VERSION, need=[], id=file_id, part=number, prev=prev, writer=writer)
 
-    def due(self, full: bool = False) -> bool:
+    def due(self, full: bool) -> bool:
         """Whether the next part is to begin: by size, by age, or because a table is `full` for readers."""
         sink = self.sink
         if not sink.out.regular or sink.error or time.monotonic() < self._retry_at:

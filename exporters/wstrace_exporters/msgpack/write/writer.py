@@ -365,7 +365,7 @@ class TraceWriter:
         elif not written and table.key in columns:
             table.forget(columns[table.key])  # they are written when the next rows name them
 
-    def _precede(self, schema: Schema, columns: Mapping[str, NDArray[Any]], *, for_ever: bool = False) -> None:
+    def _precede(self, schema: Schema, columns: Mapping[str, NDArray[Any]], *, for_ever: bool) -> None:
         """Writes the names and the rows of tables that these rows name, where the part lacks them.
 
         for_ever: whether they are rows of a table, which other parts repeat.

@@ -55,7 +55,7 @@ class Delivery:
     #: what the SDK's reader of metrics takes from its exporter
     _preferred_temporality = _preferred_aggregation = None
 
-    def __init__(self, signal: str, ledger: Ledger, *, replaced: bool = False) -> None:
+    def __init__(self, signal: str, ledger: Ledger, *, replaced: bool) -> None:
         self.signal, self._ledger, self._replaced = signal, ledger, replaced
         self.exporter: Any = None
         self.processor: Any = None

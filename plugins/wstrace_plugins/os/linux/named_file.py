@@ -74,7 +74,7 @@ def _opened(fd: int, path: str, inode: int) -> int:
     raise OSError(f"{path} is {'no regular file' if refused else 'another file by now'}")
 
 
-def open_mapped(pid: int, name: str, inode: int, proven: Callable[[int], bool], span: tuple[int, int] = (0, 0)) -> int:
+def open_mapped(pid: int, name: str, inode: int, proven: Callable[[int], bool], span: tuple[int, int]) -> int:
     """A descriptor, for reading, of the first file that is proven to be what the process had mapped; -1 = none is.
 
     pid: the process; it may have ended. name: the absolute path that the file has in the process's root. inode: its

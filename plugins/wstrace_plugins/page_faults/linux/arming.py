@@ -32,7 +32,7 @@ class Rate:
     every: one out of so many is recorded at first.
     """
 
-    def __init__(self, every: int = 1) -> None:
+    def __init__(self, every: int) -> None:
         self._since, self._every = [0], [every]
         self._varied = every != 1
 

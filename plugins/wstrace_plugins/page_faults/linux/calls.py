@@ -261,7 +261,7 @@ class ContentLosses:
     new_task: the id of the tracepoint task_newtask, None where it is not permitted.
     """
 
-    def __init__(self, new_task: int | None = None) -> None:
+    def __init__(self, new_task: int | None) -> None:
         self._new_task = new_task
         self._rows: list[Row] = []
         self._sharing: dict[int, frozenset[int]] = {}

@@ -111,7 +111,7 @@ class Peaks:
     start are traced.
     """
 
-    def __init__(self, context: Context, *, children: bool = True) -> None:
+    def __init__(self, context: Context, *, children: bool) -> None:
         self._targets, self._children = context.targets, children
         self._due, self._pause = 0.0, _FIRST_PAUSE
         self._own = {target.pid for target in context.targets}

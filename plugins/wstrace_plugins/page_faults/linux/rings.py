@@ -112,7 +112,7 @@ class Rings:
     be locked in memory.
     """
 
-    def __init__(self, cpus: Sequence[int], size: int = 0, *, stacks: bool = False) -> None:
+    def __init__(self, cpus: Sequence[int], size: int, *, stacks: bool) -> None:
         size = max(size or min(_LARGEST, _ALL_CPUS // len(cpus)), _PAGE)
         self.size = 1 << size.bit_length() - 1
         smallest = min(self.size, _SMALLEST)
