@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 PAGE = 4096
 _CAPACITY = 1 << 16  # the most addresses of one call; further calls return the rest
 
+_NOT_ALLOCATED = "Windows tracks writes only in memory that was allocated for it (MEM_WRITE_WATCH)"
+_ALLOCATE = "let wstrace.WriteWatch(nbytes) allocate it"
+
 _lock = threading.RLock()
 #: start -> end of live memory that allocate() made
 _allocations: dict[int, int] = {}
@@ -103,20 +106,13 @@ class Watcher:
                     f"the memory at {start:#x}-{end:#x} is watched already", "close the other watch first"
                 )
             if self._api.GetWriteWatch(0, start, end - start, *self._arguments()):
-                raise Unavailable(
-                    f"cannot watch the memory at {start:#x}-{end:#x}: Windows tracks writes only in memory that was "
-                    "allocated for it (MEM_WRITE_WATCH)",
-                    "let wstrace.WriteWatch(nbytes) allocate it",
-                )
+                raise Unavailable(f"cannot watch the memory at {start:#x}-{end:#x}: {_NOT_ALLOCATED}", _ALLOCATE)
             self._collect(start, end, reset=True)
             self._ranges.append((start, end))
 
     def add_writable(self) -> int:
         """Raises Unavailable: Windows can only watch memory that was allocated for it."""
-        raise Unavailable(
-            "Windows tracks writes only in memory that was allocated for it (MEM_WRITE_WATCH)",
-            "let wstrace.WriteWatch(nbytes) allocate it",
-        )
+        raise Unavailable(_NOT_ALLOCATED, _ALLOCATE)
 
     def reset(self) -> None:
         """Marks all watched pages as not written."""
