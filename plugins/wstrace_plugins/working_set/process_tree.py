@@ -132,6 +132,7 @@ class SnapshotSource(Source):
 
     streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
     _context: Context
+    _backend: Any
 
     def __init__(self) -> None:
         self._number, self._cpu_seconds = 0, 0.0  # snapshots so far, and what they took
@@ -142,6 +143,13 @@ class SnapshotSource(Source):
         """The level that this machine gives, tried on the calling process."""
         level: Level = backend().probe()
         return level
+
+    def start(self, context: Context) -> None:
+        """Checks that the targets can be read."""
+        self._context, self._backend = context, backend()
+        for target in context.targets:
+            with self._backend.Space(target.pid):
+                pass
 
     def _snapshots(self, pids: Iterable[int], **options: Any) -> Iterator[WorkingSet]:
         """Yields a snapshot of each process that can be read."""

@@ -11,7 +11,6 @@ from wstrace.clock import now_ns
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace_plugins.os.few_notes import FewNotes
-from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.process_tree import SnapshotSource, traced
 from wstrace_plugins.working_set.working_set import working_set
 
@@ -53,14 +52,10 @@ class WorkingSetSource(SnapshotSource):
 
     def start(self, context: Context) -> None:
         """Checks that the targets can be read; a launched one is read from its first interval on."""
-        self._context = context
-        self._backend = backend()
+        super().start(context)
         launched = any(target.launched for target in context.targets)
         if self._interval is None:
             self._pause = _FIRST_SECONDS if launched else math.inf
-        for target in context.targets:
-            with self._backend.Space(target.pid):
-                pass
         if self._shares:
             working_set(shares=True)
         self._due = time.monotonic() + (min(self._pause, _FIRST_SECONDS) if launched else 0)

@@ -94,16 +94,12 @@ class TriggersSource(SnapshotSource):
 
     def start(self, context: Context) -> None:
         """Checks that the targets, and the memory of the cgroups, can be read."""
-        self._context, self._backend = context, backend()
-        pids = [target.pid for target in context.targets]
-        for pid in pids:
-            with self._backend.Space(pid):
-                pass
+        super().start(context)
         self._of_paths = bool(self._patterns or context.groups)
-        if not pids and not self._of_paths:
+        if not context.targets and not self._of_paths:
             raise UsageError("triggers: there is nothing to watch", "name cgroups=/PATH or a glob, or attach a process")
         of_cgroups = [one for one in self._conditions if self._of_paths or one.of_cgroup]
-        if pids and len(of_cgroups) < len(self._conditions):
+        if context.targets and len(of_cgroups) < len(self._conditions):
             self._watched[""] = WatchedProcesses(context, self._conditions, self._pause)
         self._of_cgroups = of_cgroups
         if of_cgroups:
