@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from wstrace import schema
 from wstrace.analysis.copies import Copies, Ends, Held, sharing
-from wstrace.analysis.faults import OF_FILES, FaultRows, Faults, Numbers
-from wstrace.analysis.losses import FORKS, Losses, LossRows, key_of, page_of, space_of
+from wstrace.analysis.faults import OF_FILES, FaultRows, Faults
+from wstrace.analysis.losses import FORKS, Losses, LossRows, Numbers, key_of, page_of, space_of
 
 #: Why the owner of a page is not known; values of `Owners.reason`.
 REASONS = ("", "before the trace", "no fault", "records lost")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.faults import Faults
-from wstrace.analysis.losses import FORKS, Losses, page_of, space_of
+from wstrace.analysis.losses import FORKS, Losses, Numbers, page_of, space_of
 from wstrace.analysis.tally import begins, distinct, expanded
 from wstrace.schema import LOSS_EXECUTED, LOSS_PERHAPS, LOSS_POPULATED, LOSS_SHARES
 
@@ -32,14 +32,14 @@ class Held(NamedTuple):
     """
 
     key: NDArray[np.uint64]
-    life: NDArray[np.intp]
+    life: Numbers
     since: NDArray[np.uint64]
 
 
 class Ends(NamedTuple):
     """When the memory of processes ended: (space, time) of each, shape (n,)."""
 
-    space: NDArray[np.intp]
+    space: Numbers
     time: NDArray[np.uint64]
 
 
@@ -51,9 +51,9 @@ class Copies(NamedTuple):
     uncounted: processes that are related by more forks, of more pages, than are counted.
     """
 
-    faults: NDArray[np.intp]
-    fork: NDArray[np.intp]
-    taken: NDArray[np.intp]
+    faults: Numbers
+    fork: Numbers
+    taken: Numbers
     uncounted: int = 0
 
 
@@ -61,9 +61,9 @@ class _Events(NamedTuple):
     """What happens to pages of a family, in order of time: a fault, or -1 a loss, -2 - space a page found there."""
 
     time: NDArray[np.uint64]
-    member: NDArray[np.intp]
-    page: NDArray[np.intp]
-    fault: NDArray[np.intp]
+    member: Numbers
+    page: Numbers
+    fault: Numbers
 
 
 def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: Held, ends: Ends) -> Copies:
@@ -91,7 +91,7 @@ def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: H
     return Copies(found, _undone(found, faults, losses, forks), np.concatenate(taken), uncounted)
 
 
-def _families(spaces: NDArray[np.intp], children: NDArray[np.intp], parents: NDArray[np.intp]) -> NDArray[np.intp]:
+def _families(spaces: Numbers, children: Numbers, parents: Numbers) -> Numbers:
     """The number of each space's family: the smallest space that it descends from or that descends from it."""
     family = np.arange(int(spaces.max()) + 1)
     while True:
@@ -104,7 +104,7 @@ def _families(spaces: NDArray[np.intp], children: NDArray[np.intp], parents: NDA
             return family
 
 
-def _undone(found: NDArray[np.intp], faults: Faults, losses: Losses, forks: NDArray[np.intp]) -> NDArray[np.intp]:
+def _undone(found: Numbers, faults: Faults, losses: Losses, forks: Numbers) -> Numbers:
     """The fork that each copy undid: the last one up to it that the process came from or had itself."""
     row = losses.row[forks]
     spaces = np.concatenate((losses.rows.space[row], losses.rows.other[row])).astype(np.uint64)
@@ -121,7 +121,7 @@ class _Family:
         faults: Faults,
         losses: Losses,
         copyable: NDArray[np.bool_],
-        forks: NDArray[np.intp],
+        forks: Numbers,
         held: Held,
         ends: Ends,
     ) -> None:
@@ -146,7 +146,7 @@ class _Family:
         step = max(_AT_ONCE // len(self.spaces), 1)
         return [self._pages[begin : begin + step] for begin in range(0, len(self._pages), step)]
 
-    def _members(self, spaces: NDArray[np.uint64]) -> NDArray[np.intp]:
+    def _members(self, spaces: NDArray[np.uint64]) -> Numbers:
         return self.member[np.minimum(spaces, len(self.member) - 1).astype(np.intp)]
 
     def _events(self, held: Held) -> None:
@@ -171,10 +171,10 @@ class _Family:
         order = np.lexsort((fault != -1, time))
         self.events = _Events(time[order], member[order], page[order], fault[order])
 
-    def copied(self, pages: NDArray[np.uint64], held: Held) -> NDArray[np.intp]:
+    def copied(self, pages: NDArray[np.uint64], held: Held) -> Numbers:
         """The faults that copied one of these pages; sets `taken`."""
         self.pages, self.own = pages, self._faults[np.isin(self._page, pages)]
-        self._copied, self._taken = list[NDArray[np.intp]](), list[NDArray[np.intp]]()
+        self._copied, self._taken = list[Numbers](), list[Numbers]()
         self._events(held)
         #: who holds what: of each member and page the object there, 0 = nothing. It is numbered by the fault that made
         #: it, or behind all faults by who was found with it.
@@ -217,7 +217,7 @@ class _Family:
         member, page, fault = (column[part] for column in self.events[1:])
         if not len(page):
             return
-        cells: NDArray[np.intp] = member * len(self.pages) + page
+        cells: Numbers = member * len(self.pages) + page
         cell, first, last = _first_and_last(cells)
         holds = state.reshape(-1)[cell]
         shared = np.flatnonzero(holds)
@@ -243,7 +243,7 @@ class _Family:
         self._settled[made] = True
 
 
-def _first_and_last(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+def _first_and_last(cells: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """The distinct cells, ascending, and where each comes first and last."""
     order = np.argsort(cells, kind="stable")
     ordered = cells[order]

@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace import schema
-from wstrace.analysis.losses import Losses, space_of
+from wstrace.analysis.losses import Losses, Numbers, space_of
 from wstrace.analysis.tally import begins, distinct, expanded
 
 #: The kinds of memory of which the first read maps the page of zeros, and those with other pages around one.
 ANONYMOUS, OF_FILES = (schema.KIND_ANON, schema.KIND_HEAP, schema.KIND_STACK), (schema.KIND_FILE, schema.KIND_SHARED)
 #: Ranges of which the faults or pages are searched together, each with up to as many as a huge page has pages.
 _AT_ONCE = 1 << 12
-
-Numbers = NDArray[np.intp]
 
 
 class FaultRows(NamedTuple):

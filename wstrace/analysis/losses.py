@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import begins, distinct
 from wstrace.schema import LOSS_FORKED, LOSS_MOVED, LOSS_PERHAPS_FORKED
 
+Numbers = NDArray[np.intp]
 #: the events that are a fork, as far as is known
 FORKS = (LOSS_FORKED, LOSS_PERHAPS_FORKED)
 
@@ -42,13 +43,13 @@ class LossRows(NamedTuple):
     """Losses in order of time, each an array of shape (n,); pages are numbers of pages, the end is exclusive."""
 
     time: NDArray[np.uint64]
-    space: NDArray[np.intp]
+    space: Numbers
     event: NDArray[np.uint8]
     start: NDArray[np.uint64]
     end: NDArray[np.uint64]
     to: NDArray[np.uint64]
     #: the space that a forked or sharing one began with
-    other: NDArray[np.intp]
+    other: Numbers
 
     @property
     def are_forks(self) -> NDArray[np.bool_]:
@@ -89,19 +90,19 @@ class Losses:
     def __len__(self) -> int:
         return len(self.row) - 1
 
-    def upto(self, times: NDArray[np.uint64]) -> NDArray[np.intp]:
+    def upto(self, times: NDArray[np.uint64]) -> Numbers:
         """The number of ranges up to each time, inclusive: what latest() takes as its limit."""
         return self.time[1:].searchsorted(times, "right")
 
-    def event(self, ranges: NDArray[np.intp]) -> NDArray[np.uint8]:
+    def event(self, ranges: Numbers) -> NDArray[np.uint8]:
         """The event of each range; 0 of 0."""
         return self._events[ranges]
 
-    def are_forks(self, ranges: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def are_forks(self, ranges: Numbers) -> NDArray[np.bool_]:
         """Which ranges are the fork with which a process began."""
         return np.isin(self._events[ranges], FORKS)
 
-    def forks(self) -> NDArray[np.intp]:
+    def forks(self) -> Numbers:
         """The ranges that are forks."""
         return np.flatnonzero(np.isin(self._events, FORKS))
 
@@ -131,7 +132,7 @@ class Losses:
         self._has = np.zeros(2 * self._size, np.bool_)
         self._has[node.astype(np.intp)] = True
 
-    def latest(self, keys: NDArray[np.uint64], limits: NDArray[np.intp]) -> NDArray[np.intp]:
+    def latest(self, keys: NDArray[np.uint64], limits: Numbers) -> Numbers:
         """The last range that covers each page, of those up to its limit; 0 = none. Shape (n,).
 
         keys: pages, u64; ascending ones are found fastest. limits: see upto().
@@ -148,7 +149,7 @@ class Losses:
             return self._latest(cell, limits)
         return self._latest(cell[first_of], limits[first_of]).repeat(np.diff(first_of, append=len(keys)))
 
-    def _latest(self, cell: NDArray[np.intp], limits: NDArray[np.intp]) -> NDArray[np.intp]:
+    def _latest(self, cell: Numbers, limits: Numbers) -> Numbers:
         """The last range up to each limit that covers each cell."""
         found = np.zeros(len(cell), np.intp)
         inside = np.flatnonzero(cell >= 0)
