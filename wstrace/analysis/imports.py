@@ -86,7 +86,7 @@ def imports(trace: Recorded, at: str | int = "peak", pids: Sequence[int] = ()) -
         if level is not None and level.counts_only:
             raise Unavailable(f"what is imported is known from page faults with stacks: {level.why}", level.remedy)
         raise UsageError("no Python stacks are in the trace, and what is imported is known from them",
-                         "wstrace doctor says what lifts that")  # fmt: skip
+                         "wstrace doctor says how to enable them")  # fmt: skip
     named = labels_of(Dimension("import", "", OF_STACK, _labels, owner=True), cube)
     rows: dict[tuple[str, ...], ImportRow] = {}
     for one in rows_of(Labels(named.of, [(label,) for label in named.labels]), found.sums):

@@ -154,7 +154,7 @@ _HELP = {
         "query": "Query a trace in SQL.",
     },
     "Set-up": {
-        "doctor": "Check what can be traced, and how to enable more.",
+        "doctor": "Check what this machine can trace, and how to enable the rest.",
         "plugins": "Show the plugins found: version, state, hooks, error.",
     },
 }
@@ -216,7 +216,7 @@ def wstrace() -> None:
     wstrace run -- COMMAND ...     trace a command from its first instruction
     wstrace run -o x.wst app.py    the same for Python, kept in a file
     wstrace report x.wst           the summary again; --by file, thread, process ...
-    wstrace doctor                 what can be traced here, and how to enable more
+    wstrace doctor                 what this machine can trace, and how to enable the rest
     """
     if os.environ.get("WSTRACE_DEBUG") != "1":
         print_as_lines()

@@ -21,7 +21,7 @@ from wstrace.terminal import Column, Output, TextTable
 @click.option("--config", metavar="FILE", help="A TOML file whose values are shown too.")
 @click.option("--options", "every_option", is_flag=True, help="Show options at their default, too.")
 def doctor(as_json: bool, config: str | None, every_option: bool) -> None:
-    """Check what can be traced here: each source's level, how to raise it, and where each option's value comes from."""
+    """Check what this machine can trace, how to enable the rest, and where each option's value comes from."""
     findings = examine(Plugins.from_environment(), Config.load(config, project=not is_administrator()))
     if as_json:
         print_json(findings)
@@ -94,12 +94,12 @@ def _parts(findings: dict[str, Any], *, every_option: bool = False) -> Iterator[
         if level["level"] != "full" and level["why"]:
             lesser.append(f"{name} ({level['level']})")
     if lesser:
-        yield f"Not in full: {', '.join(lesser)}; the lines with -> say what lifts that."
+        yield f"Not in full: {', '.join(lesser)}; the lines with -> say how to enable the rest."
     else:
         yield "Every source is at its full level here."
     yield from ("", _table(findings["system"].items()), "", "Sources", _table(sources))
     if lesser and findings["remedies"]:
-        yield from ("", "What lifts the level, ready to paste")
+        yield from ("", "How to enable the rest, ready to paste")
         yield _table(
             [f"  {where}" * (number == 0), line]
             for where, text in findings["remedies"].items()
