@@ -47,9 +47,9 @@ def time_window(command: Callable[..., Any]) -> Callable[..., Any]:
         "--start",
         type=Duration(),
         metavar="30s",
-        help="From this time after the trace's beginning, before the target runs.",
+        help="From this time on; 0 is the trace's start, just before the target runs.",
     )
-    end = click.option("--end", type=Duration(), metavar="5m", help="Up to this time after that.")
+    end = click.option("--end", type=Duration(), metavar="5m", help="Up to this time, from the same start.")
     return start(end(command))
 
 

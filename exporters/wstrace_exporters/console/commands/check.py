@@ -24,8 +24,8 @@ _GREW = 10
 @click.command(cls=TargetWords, options_metavar="[OPTIONS]")
 @click.option("--baseline", "path", default=PLACE, metavar="FILE", show_default=True, help="The file of baselines.")
 @click.option("--update", is_flag=True, help="Record the command in it.")
-@click.option("--require-baseline", is_flag=True, help="Fail where it has none of this command for this environment.")
-@click.option("--name", metavar="ID", help="The command's name in it; its words by default.")
+@click.option("--require-baseline", is_flag=True, help="Fail if FILE has none of this command for this environment.")
+@click.option("--name", metavar="ID", help="The command's name in FILE; by default the command line.")
 @click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="Runs, of which the least counts; one more warms up.")  # fmt: skip
 @click.option("--faults", type=click.IntRange(0), metavar="N", help="A limit of its page faults.")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
               metavar="FORMAT", help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip
 @click.option("--over-time", "step", type=Duration(), metavar="1s",
-              help="At moments that are so far apart, and what grew; a new trace is read so often.")  # fmt: skip
+              help="What grew, at moments this far apart; a new trace takes snapshots this often.")  # fmt: skip
 @click.option("--own", multiple=True, metavar="PATH", help="Files below PATH are the program's own; may be repeated.")
 @click.option("--not-own", multiple=True, metavar="PATH", help="Files below PATH are not; may be repeated.")
 @click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of '[heap]', libc.so.6, '*.so*'.")

@@ -85,10 +85,10 @@ def convert(
     start: float | None,
     end: float | None,
 ) -> None:
-    """Write trace files in the format that OUT ends in, with file names in clear, or replay them to exporters.
+    """Write trace files in the format that OUT ends in, with file names as text, or replay them to exporters.
 
     OUT.wst is one whole trace of all that can be read of the files, in the order of their times. Traces of one boot of
-    one machine keep their clock. Those of other hosts and boots are put on the first one's clock by their realtime,
+    one machine keep their clock. Those of other hosts and boots are moved to the first one's clock by their wall time,
     every process name gets its host (`name@host`), and equal pids of theirs stay apart.
 
     .parquet needs wstrace[convert]. A folder of parts that a trace to an object store left is sent to

@@ -17,7 +17,7 @@ from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--quick", is_flag=True, help="Trust the index of a file that has its end; do not check every byte.")
 def info(paths: tuple[str, ...], as_json: bool, quick: bool) -> None:
-    """Show header, streams, rows, span, processes, ledger; clean, cut or damaged, and what is lost."""
+    """Show a file's header, streams, span, processes and ledger, and whether it is clean, cut or damaged."""
     with open_trace(paths) as trace:
         trace.trusting = quick
         facts = describe(trace)

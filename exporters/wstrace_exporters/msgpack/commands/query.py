@@ -17,18 +17,25 @@ from wstrace_exporters.msgpack.interchange.sql import connect
 @click.command()
 @click.argument("path", metavar="[FILE]", required=False, default="")
 @click.argument("sql", metavar="[SQL]", required=False, default="")
-@click.option("--schema", is_flag=True, help="Print the tables, of FILE or all known ones, instead of asking.")
-@click.option("--format", "shape", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.option("--schema", is_flag=True, help="Print the tables, of FILE or all known ones, and run no query.")
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="How the rows are printed.",
+)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows of a table shown at most.")
 def query(path: str, sql: str, schema: bool, shape: str, limit: int) -> None:
     """Query a trace file in SQL (DuckDB): its streams are tables, and these views have names for ids, codes and flags.
 
     \b
-    faults     every page fault: file, process, thread, own line, function, package
-    pages      every page that was resident at the end, with the fault that brought it
-    stacks     the stacks that faults name, with their frames in clear
-    processes  every process: name, parent, life, exit code, threads
-    unshared   copies of pages that processes had shared since a fork
+    faults          every page fault: file, process, thread, own line, function, package
+    pages           every page that was resident at the end, with the fault that brought it
+    stacks          the stacks that faults name, with their frames as text
+    processes       every process: name, parent, life, exit code, threads
+    unshared        copies of pages that processes had shared since a fork
     still_resident  rows of `resident` of the last whole snapshot of each process
 
     \b

@@ -22,7 +22,7 @@ STRIP = 60
 @click.command()
 @click.argument("path", metavar="PATH")
 @click.option("--pid", "pids", type=int, multiple=True, help="Only this process; may be repeated.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="So many rows of a table at most.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="At most this many rows of a table.")
 @json_option
 @debug_privilege
 def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:

@@ -18,7 +18,7 @@ _WIDTH = 80
 @click.command()
 @click.argument("pids", type=int, nargs=-1, metavar="[PID]...")
 @click.option("--tree", is_flag=True, help="Children below their parents, and the sums of all.")
-@click.option("--top", type=click.IntRange(1), help="So many at most.")
+@click.option("--top", type=click.IntRange(1), help="At most this many processes.")
 @click.option("--wide", is_flag=True, help="Whole command lines; otherwise lines fit the terminal, or 80 columns.")
 @json_option
 def ps(pids: tuple[int, ...], tree: bool, top: int | None, wide: bool, as_json: bool) -> None:

@@ -29,7 +29,7 @@ _MORE = (
               help="Sums instead of runs of pages; section = module!section(n).")  # fmt: skip
 @click.option("--sections", is_flag=True, help="Owners are sections, module!section(n), at which runs are cut.")
 @click.option("--shares", is_flag=True, help="How many mappings each page has (root).")
-@click.option("--top", type=click.IntRange(1), help="Rows of a table; JSON has all.")
+@click.option("--top", type=click.IntRange(1), help="At most this many rows.")
 @json_option
 @click.option("-o", "--output", metavar="FILE", help="Write a trace file instead of printing.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite that file.")

@@ -44,7 +44,7 @@ class Use(NamedTuple):
     "--by-emptying", is_flag=True, help="Take all pages out of memory, and see which come back (Windows too)."
 )
 @click.option("--yes", is_flag=True, help="With --by-emptying: do not ask.")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="So many files at most.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="At most this many files.")
 @json_option
 @debug_privilege
 def wss(pid: int, seconds: float, by_emptying: bool, yes: bool, top: int, as_json: bool) -> None:
