@@ -399,7 +399,7 @@ def test_a_sample_of_another_thread_stands_for_nothing():
 
 
 @pytest.mark.parametrize(
-    ("samples", "words"), [(1, "1 sample stands for the rest"), (2, "2 samples stand for the rest")]
+    ("samples", "words"), [(1, "partly estimated from 1 sample"), (2, "partly estimated from 2 samples")]
 )
 def test_the_second_line_says_how_many_samples_there_are(samples, words):
     script = Script()

@@ -301,7 +301,7 @@ def test_plain(n): pass
 """)  # fmt: skip
     result.assert_outcomes(failed=1, passed=6)
     said = text_of(result)
-    assert "in all 7 tests" in said
+    assert "in 7 tests" in said
     assert said.partition("most page faults")[2].count("test_it.py::") >= 3
     assert properties(pytester.path / "j.xml")["wstrace.faults"] > 2000
 

@@ -320,7 +320,7 @@ class OverTime:
         ]  # fmt: skip
         more = {"step_seconds": self.step, "moments": moments}
         if len(self.moments) < 2:
-            none = "the trace has no two snapshots of resident pages: record with -s working_set:interval=1"
+            none = "the trace has fewer than two snapshots of resident pages: record with -s working_set:interval=1"
             return Report((self.by,), "change", none, self._complete, self._notes, more=more)
         first, last = self.moments[0], self.moments[-1]
         doubt = "" if all(moment.complete for moment in self.moments) else "; rows may hold bytes of an older owner"

@@ -128,7 +128,7 @@ def _answer(rows: Sequence[ImportRow], total: int, moment: str, mark: str) -> st
     unit, divisor = unit_of(total)
     tops = [row for row in rows if len(row.path) == 1 and row.is_module and row.all["resident"]]
     if not tops:
-        return f"imports bring nothing of {size(total)} {moment} that is known"
+        return f"no import is known to bring any of {size(total)} {moment}"
     most, *others = tops
     inside: Counter[str] = Counter()
     for row in rows:

@@ -305,7 +305,7 @@ def completeness(trace: Recorded, past: Past, of: Composition | None, sums: dict
         words.append(f"one of {trace.info.sampled} faults was recorded")
     faults, samples = (int(sums[name].sum()) if name in sums else 0 for name in ("faults", "samples"))
     if samples:
-        words.append(f"{plural(samples, 'sample')} stand{'s' * (samples == 1)} for the rest")
+        words.append(f"partly estimated from {plural(samples, 'sample')}")
     few = max(_FEW_FAULTS, trace.ledger.get("recorded", "page_fault") // 20)
     for stage, reason, n in trace.ledger.rows():
         if stage == "without_stack" and n > few:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from wstrace.errors import Unavailable, UsageError
-from wstrace.text import number, printable, size
+from wstrace.text import number, plural, printable, size
 from wstrace_plugins.pytest.baselines import RUNS, Baselines
 from wstrace_plugins.pytest.isolated import CHILD, Child, fail, run_executed, run_forked
 from wstrace_plugins.pytest.limits import FIGURES, Limits, Measured, limits_of
@@ -231,7 +231,7 @@ def _summary(terminal: pytest.TerminalReporter, rows: int, sentences: Iterable[s
         for faults, name, spread in heapq.nlargest(rows, counted, key=lambda row: row[0]):
             terminal.write_line(f"{number(faults):>12}  {printable(name, _LABEL)}{spread}")
         total = sum(faults for faults, _, _ in counted)
-        terminal.write_line(f"{number(total):>12}  in all {number(len(counted))} tests")
+        terminal.write_line(f"{number(total):>12}  in {plural(len(counted), 'test')}")
     for text in sentences:
         terminal.write_line(f"wstrace: {printable(text)}", yellow=True)
     for note, names in tests.items():

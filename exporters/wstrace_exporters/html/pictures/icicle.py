@@ -153,5 +153,7 @@ def packed(steps: Sequence[Step], paths: Sequence[Sequence[int]], weights: NDArr
         least *= 2
     tree |= {"names": list(texts), "weights": len(units), "units": list(units)}
     if hidden := int(np.count_nonzero(~kept & sums.any(axis=1))):
-        tree["folded"] = f"{number(hidden)} small frames are not drawn: the room below their callers is theirs."
+        tree["folded"] = (
+            f"{number(hidden)} small frames are not drawn; the empty space below their callers stands for them."
+        )
     return tree

@@ -161,7 +161,7 @@ class Account:
         before = max(min(self._before, hidden), 0)
         rest = max(hidden, 0) - before
         if before:
-            note(f"{before:,} that came while it was being attached")
+            note(f"{before:,} more came while it was being attached")
         if privileged:
             self._context.ledger.set(LOST_PRIVILEGED, max(rest, privileged), self._source)
             note(

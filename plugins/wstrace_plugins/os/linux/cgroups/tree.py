@@ -167,7 +167,8 @@ class Cgroups:
             raise UsageError(f"{len(found)} containers have ids that begin with {prefix}: {ids}", "give more digits")
         if not found:
             raise TargetExited(
-                f"no cgroup is that of a container {prefix}", "is it running? docker ps, crictl ps or podman ps tells"
+                f"no cgroup is that of a container {prefix}",
+                "is it running? docker ps, crictl ps or podman ps lists them",
             )
         return next(iter(found.values()))
 
