@@ -279,7 +279,7 @@ class TraceFile(Trace):
             of_them = f"{rows} records of it cannot be read" if rows else "wstrace info shows where"
             found.append(f"the file is damaged: {of_them}")
         if None in unread:
-            found.append("the file is cut: its end is missing, how many records with it is not known")
+            found.append("the file is cut: its end is missing, with an unknown number of records")
         return "; ".join(found)
 
     @functools.cached_property

@@ -53,7 +53,7 @@ class PageFaults(Source):
 
     Args:
         ring_bytes: the kernel's buffer for minor faults, per CPU; 0 = 16 MiB, less where there are many CPUs.
-        poll_ms: the time between two reads, in ms, at least 400 while nothing comes; a quarter-full buffer is read now.
+        poll_ms: the most ms between two reads; up to 400 while nothing comes; a quarter-full buffer is read now.
         kernel: also record faults that kernel code takes on the target's memory (read() into a new buffer).
         children: follow the processes that the target starts.
         period: record one fault out of this many; all are counted.
