@@ -18,6 +18,7 @@ import numpy as np
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level
+from wstrace.text import plural
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.calls import watch_births
@@ -262,10 +263,11 @@ class PerfEvents:
     def _too_few(self, more: int, *, everywhere: bool) -> Unavailable:
         threads, events = len(self.threads) + more, Settings().events
         need = threads * len(self.cpus) * events
-        of_all = f"{threads:,} threads x {len(self.cpus)} CPUs x {events} events need {need:,}"
+        of_all = f"{plural(threads, 'thread')} x {len(self.cpus)} CPUs x {events} events need {need:,}"
         if everywhere:
             of_all = f"the events of all processes on {len(self.cpus)} CPUs need more"
-        more_of = "" if everywhere else ", or trace from the start with run: threads then inherit the events"
+        inherited = ", or trace from the start with run: threads then inherit the events"
+        more_of = inherited if threads > 1 and not everywhere else ""
         return Unavailable(
             f"{of_all} file descriptors, wstrace itself some more, RLIMIT_NOFILE allows {self._descriptors.hard:,}",
             f"ulimit -Hn {max(need, self._descriptors.hard) + 1000} (as root){more_of}",
