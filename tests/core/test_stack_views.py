@@ -130,6 +130,16 @@ def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
     assert stack_text.endswith(" < [not kept]"), "a stack without its outer frames is not shown as a whole one"
 
 
+def test_a_stack_is_shown_without_the_frames_of_the_import_system():
+    system = [("_load", "<frozen importlib._bootstrap>", line) for line in (1, 2)]
+    module = ("<module>", "/srv/app/x.py", 3)
+    counts = counted(Fault(python=[system[0], module]), Fault(python=[system[1], module]), Fault(python=system))
+    assert labels(counts, "stack") == {
+        "<module> x.py:3": 2,
+        " < ".join(f"_load {file}:{line}" for _, file, line in system): 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

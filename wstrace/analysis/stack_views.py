@@ -184,14 +184,16 @@ class StackViews:
         sites, bounds = self._tree.stacks(leaves)
         # frames are named together, not stack by stack, and those of many call sites are one object
         named, which = self._frames.named(sites)
-        texts, code, begin = [CALLED_BY.join(map(str, frames)) for frames in named], which.tolist(), bounds.tolist()
+        code, begin = which.tolist(), bounds.tolist()
+        system = [bool(frames) and frames[0].file.startswith(IMPORT_SYSTEM) for frames in named]
+        texts = [CALLED_BY.join(map(str, frames)) for frames in named]
         found = []
         for first, end in pairwise(begin):
             stack = code[first:end]
             frames = tuple(chain.from_iterable([named[at] for at in stack]))
-            text = CALLED_BY.join([texts[at] for at in stack])
+            shown = [texts[at] for at in stack if not system[at]] or [texts[at] for at in stack]
             lacks = to_the_root(frames)[len(frames) :]
-            found.append(Label(CALLED_BY.join([text, *map(str, lacks)]) if lacks else text, frames=frames))
+            found.append(Label(CALLED_BY.join([*shown, *map(str, lacks)]), frames=frames))
         return found
 
 
