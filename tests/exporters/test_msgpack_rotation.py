@@ -9,10 +9,12 @@ import pytest
 from kit.msgpack_scripted import STORED, column, everything, started
 
 from wstrace.batch import Batch
+from wstrace.cli import main
 from wstrace.errors import OutputError
 from wstrace.interfaces import Context
 from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
+from wstrace_exporters.msgpack.format.layout import LIMITS
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.writer import HELD_MAPPINGS, Rows
 
@@ -105,6 +107,45 @@ def test_a_part_repeats_the_mappings_that_its_rows_name_and_no_others(tmp_path):
             alone.append(trace.mappings["id"].tolist())
             assert trace.damage()["lost_names"] == 0
     assert alone == [[1, 7], [1, 9], []]
+
+
+def test_mapped_files_begin_a_new_part_before_a_readers_limit(tmp_path, monkeypatch):
+    few = LIMITS._replace(files=16)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.writer.LIMITS", few)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.writer.FRAME_ROWS", 8)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.copy.MAPPINGS_AT_ONCE", 4)
+    exporter, context = started(tmp_path / "x.wst")
+    for first in range(1, 100, 3):
+        exporter.export(mapping_batch(context, first, 3))
+        exporter.export(fault_batch(context, first, first + 1, max(first - 20, 1)))
+        if first % 4 == 0:
+            exporter.flush(1)
+    exporter.flush(1)
+    for first in (1, 13, 25):  # what each frame names was in parts before
+        exporter.export(fault_batch(context, *range(first, first + 12)))
+        exporter.flush(1)
+    exporter.close()
+    assert main(["convert", str(tmp_path / "x.wst"), "-o", str(tmp_path / "y.wst")]) == 0
+    for name in ("x", "y"):
+        assert len(list(tmp_path.glob(f"{name}*.wst"))) > 3
+        with open_trace(str(tmp_path / f"{name}.wst"), limits=few) as trace:
+            assert len(trace.mappings) == 99
+            assert trace.state == "clean"
+            named = np.concatenate([batch["file"] for batch in trace.batches("page_fault")])
+            assert (len(named), {trace.strings[code][:2] for code in named.tolist()}) == (135, {"/f"})
+
+
+def test_mapped_files_past_the_limit_of_a_pipe_are_counted(tmp_path, monkeypatch):
+    few = LIMITS._replace(files=16)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.writer.LIMITS", few)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.parts.Parts.due", lambda parts, full=False: False)
+    exporter, context = started(tmp_path / "x.wst")
+    for first in range(1, 30, 3):
+        exporter.export(mapping_batch(context, first, 3))
+    with pytest.raises(OutputError, match="lacks 15 records: mapping has more rows than a reader takes"):
+        exporter.close()
+    with open_trace(str(tmp_path / "x.wst"), limits=few) as trace:
+        assert len(trace.mappings) == 15
 
 
 def test_past_the_limit_mappings_are_forgotten_that_records_named_least_recently():

@@ -26,6 +26,8 @@ _TIMES = ("t", "monotonic", "boottime")
 _HOSTS = 1 << 12
 #: All mappings of the trace are in memory while it is read.
 _ALL_MAPPINGS = 1 << 32
+#: So many that a part takes their files, however many there are.
+MAPPINGS_AT_ONCE = 1 << 14
 #: Marks that are not copied, because the new file gets its own.
 _OWN_MARKS = frozenset(("facts", "ledger", "schema", "user", "hosts"))
 
@@ -47,7 +49,9 @@ def copy(trace: TraceFile, output: str, *, force: bool = False) -> int:
         names = names_of[boot]
         suffix = f"@{names[0] or len(hosts)}" if several and len(names) == 1 else ""
         moved = Moved(trace, _shift(trace.header, parts[0][0].header), len(hosts) if several else None, suffix)
-        writer.write(moved.batch(Batch(MAPPING, by_id([ids.mappings for _, ids in parts]), strings=trace.strings)))
+        mappings = moved.batch(Batch(MAPPING, by_id([ids.mappings for _, ids in parts]), strings=trace.strings))
+        for first in range(0, len(mappings), MAPPINGS_AT_ONCE):
+            writer.write(mappings.take(slice(first, first + MAPPINGS_AT_ONCE)))
         for mark in (mark for part, _ in parts for mark in part.marks()):
             kind = mark.get("m")
             if (not isinstance(kind, str) or kind not in _OWN_MARKS) and (kind != "clock" or not hosts):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -131,6 +131,11 @@ class Rows:
         at = np.minimum(np.searchsorted(self._ids, ids), max(len(self._ids) - 1, 0))
         return at[self._ids[at] == ids] if len(self._ids) else at[:0]
 
+    def files(self, ids: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The files of mappings of these ids, without new ones, which the part has."""
+        files = self._rows.get("file", self._ids)
+        return files[self._at(np.concatenate(ids))] if ids else files[:0]
+
     def lacking(self, ids: NDArray[Any], *, for_ever: bool = False) -> Columns | None:
         """The rows of these ids, and those that they name, that the part lacks; None = it has them all.
 
@@ -207,7 +212,7 @@ class TraceWriter:
         self._gathered: dict[str, list[Batch]] = {}  # stream -> batches that wait to become a frame
         self._gathered_rows: Counter[str] = Counter()
         self._since = 0.0  # when the first of them came
-        self._names = Names(strings)
+        self._names, self._files = Names(strings), Names(strings)  # all; those of the files of mappings
         most = int(_HELD_SHARE * LIMITS.table_rows)
         self._tables = {space: Rows(STREAMS[table], space, mappings if space == "map" else most, forget=space == "map")
                         for table, space in of_tables().items()}  # fmt: skip
@@ -229,7 +234,7 @@ class TraceWriter:
         self.rows[name] += len(batch)
         if name == "mark":
             self._user_marks(batch)
-        elif (batch.schema.snapshot and len(batch) > LIMITS.rows) or self._too_many_processes(batch):
+        elif (batch.schema.snapshot and len(batch) > LIMITS.rows) or self._too_many(batch):
             self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
         elif batch.schema.snapshot:
             one = batch.snapshot or SnapshotPart(time_ns=batch.window[0])
@@ -239,10 +244,21 @@ class TraceWriter:
         elif len(batch) or batch.lost:
             self._gather(batch)
 
-    def _too_many_processes(self, batch: Batch) -> bool:
-        """Whether the part cannot take these rows of processes: it is a pipe, or no further part can be begun."""
+    def _too_many(self, batch: Batch) -> bool:
+        """Whether the part cannot take these rows of a table: it is a pipe, or no further part can be begun."""
+        if batch.schema is MAPPING and "file" in batch:
+            self._count_files(lambda: batch["file"])
+            return self._files.n >= LIMITS.files  # 0, no file, is one for readers
         n = self._sink.rows["process"] + self._gathered_rows["process"] + len(batch)
         return batch.schema is PROCESS and n > LIMITS.processes
+
+    def _count_files(self, files: Callable[[], NDArray[Any]]) -> None:
+        """Counts files of mappings that the part gets; begins the next one for them where it gets too many."""
+        new = self._files.lacking(files())
+        full = len(new) > 0 < self._files.n and self._files.n + len(new) > _TABLE_SHARE * LIMITS.files
+        if full and self._parts.due(full) and self.rotate():
+            new = self._files.lacking(files())
+        self._files.n += len(new)
 
     def _gather(self, batch: Batch) -> None:
         """Lets a batch wait until half a frame has come, which is one batch mostly: to join batches is to copy them."""
@@ -342,6 +358,10 @@ class TraceWriter:
         """Writes n rows, and before them what they name. window: their times; of rows with a time, those count."""
         name = schema.name
         table = self._tables.get(of_tables().get(name, ""))
+        if table is None:
+            ids = [columns[column.name] for column in schema.columns
+                   if column.semantic == "map" and column.name in columns]  # fmt: skip
+            self._count_files(lambda: self._tables["map"].files(ids))
         self._announce(schema, columns)
         self._precede(schema, columns, for_ever=table is not None)
         times, pids = columns.get("time_ns"), columns.get("pid")
@@ -447,6 +467,7 @@ class TraceWriter:
         if not self._parts.next():
             return False
         self._names.begin_part()
+        self._files.begin_part()
         for table in self._tables.values():
             table.begin_part()
         self._begin_part()
