@@ -19,9 +19,6 @@ from wstrace_exporters.html.pictures.timeline import MARKS, Times, marks, spans,
 
 #: The rows of the table of two runs.
 ROWS = 100
-_STATES = {"cut": "the file is cut: what came behind its end is not known",
-           "damaged": "the file is damaged: what its bad parts held is not known",
-           "incomplete": "the file is incomplete: records were lost before they were written"}  # fmt: skip
 
 
 def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "", by: str = "") -> int:
@@ -81,15 +78,11 @@ def _difference(found: Comparison, by: str) -> tuple[int, dict[str, Any]]:
 
 def _headline(trace: Trace, found: Report, of: Composition) -> dict[str, Any]:
     """The first lines of `report`, and what was lost."""
-    info = trace.info
-    command, states = (
-        printable(" ".join(info.command), 400),
-        [text for state, text in _STATES.items() if state == trace.state],
-    )
-    about = [command, f"pages of {size(of.page_size)}", moment_words(of.inputs.moment)]
+    words = " ".join(trace.info.command)
+    about = [printable(words, 400), f"pages of {size(of.page_size)}", moment_words(of.inputs.moment)]
     return {
         "headline": [found.answer, found.completeness],
-        "losses": [*(note for note in found.notes if note.startswith("lost ")), *states],
+        "losses": [note for note in found.notes if note.startswith("lost ")],
         "notes": [note.removeprefix("note ").lstrip() for note in found.notes if not note.startswith("lost ")],
         "about": "; ".join(part for part in about if part),
     }
