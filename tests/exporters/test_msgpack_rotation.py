@@ -63,6 +63,38 @@ def test_keep_leaves_the_newest_parts_and_the_name_finds_them(tmp_path):
         assert trace.damage()["lost_names"] == 0
 
 
+@pytest.mark.parametrize(
+    ("gone", "foreign", "words"),
+    [((1,), False, "at least 1 part missing: 1,000 faults not in it"),
+     ((1, 2), True, "at least 2 parts missing: 2,000 faults not in it"),
+     ((1, 2, 3, 4), False, "at least 1 part missing")],
+)  # fmt: skip
+def test_parts_are_read_without_one_between_them_and_it_is_said(tmp_path, gone, foreign, words):
+    path = tmp_path / "x.wst"
+    exporter, context = started(path, rotate_bytes=1)
+    for _ in range(4):
+        context.ledger.add("recorded", 1000, "page_fault")
+        exporter.export(fault_batch(context, *[1] * 1000))
+        exporter.flush(1)
+    exporter.close()
+    with open_trace(str(path)) as trace:
+        assert (len(trace.parts), trace.state) == (5, "clean")
+    for number in gone:
+        (tmp_path / f"x.{number:04}.wst").unlink()
+    if foreign:
+        exporter, context = started(tmp_path / "other.wst")
+        everything(exporter, context, 10)
+        exporter.close()
+        (tmp_path / "other.wst").rename(tmp_path / "x.0001.wst")
+    assert main(["convert", str(path), "-o", str(tmp_path / "y.wst")]) == 0
+    for name in ("x", "y"):
+        with open_trace(str(tmp_path / f"{name}.wst")) as trace:
+            assert trace.info.incomplete == words
+            assert trace.rows["page_fault"] == 1000 * (4 - min(len(gone), 3))
+            assert name == "y" or trace.state == "incomplete"
+            assert not trace.report().completeness.startswith("complete")
+
+
 def test_a_stale_part_of_another_trace_is_not_read_as_one(tmp_path):
     path = tmp_path / "x.wst"
     exporter, context = started(tmp_path / "x.0001.wst")
@@ -80,6 +112,14 @@ def test_a_stale_part_of_another_trace_is_not_read_as_one(tmp_path):
     exporter, _ = started(path, force=True)
     exporter.close()
     assert not (tmp_path / "x.0001.wst").exists()
+
+
+def test_a_last_part_without_counts_is_one_and_its_rows_are_counted(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    everything(exporter, context, 100)
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert (trace.state, trace.ledger.get("recorded", "page_fault")) == ("clean", 100)
 
 
 def mapping_batch(context, first: int, n: int) -> Batch:

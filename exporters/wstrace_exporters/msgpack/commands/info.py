@@ -40,6 +40,7 @@ def describe(trace: TraceFile) -> dict[str, Any]:
         "files": [part.path for part in trace.parts],
         "state": state,
         "missing": trace.missing,
+        "missing_parts": trace.missing_parts,
         "damage": trace.damage(),
         "version": list(header.version),
         "writer": header.writer,
@@ -80,6 +81,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
 
     rows = facts["rows"]
     yield f"{', '.join(facts['files'])}: {facts['state']}, {size(facts['bytes'])}, {plural(facts['frames'], 'frame')}"
+    yield from (f"  {words}" for words in facts["missing_parts"])
     for name, n in {"records that it lacks": facts["missing"], **facts["damage"]}.items():
         if n:
             yield f"  {name.replace('_', ' ')}: {n:,}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from wstrace.errors import TraceFileError
-from wstrace_exporters.msgpack.format.layout import name_and_number, parts_prefix, parts_there
+from wstrace_exporters.msgpack.format.layout import SESSION_BYTES, name_and_number, parts_prefix, parts_there
 from wstrace_exporters.msgpack.read.part import OTHER_VERSION, first_header
 from wstrace_exporters.msgpack.storage.urls import Place, StoredObject, fixed_prefix, is_pattern, is_url, shown
 
@@ -79,14 +79,16 @@ def parts_of(path: str) -> list[str]:
 
 
 def _chain(paths: list[str]) -> list[str]:
-    """The paths whose headers name their predecessor by `prev`, from the first on. A part without a header is kept."""
-    found: list[str] = []
-    before: bytes | None = None
+    """The paths of the first one's session, and of those that went on with it. A part without a header is kept.
+
+    A part belongs to the session whose bytes its id has; that of another session, to the part that it names by `prev`.
+    """
+    found, before, n = list[str](), b"", SESSION_BYTES
     for path in paths:
         header = first_header(path)
-        if header is None or before is None or header.prev == before:
+        if not header or not before or header.prev == before or header.id[:n] == before[:n]:
             found.append(path)
-            before = header.id if header is not None else None
+            before = header.id if header else b""
     return found
 
 

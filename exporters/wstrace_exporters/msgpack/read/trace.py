@@ -18,6 +18,7 @@ from wstrace.ledger import OF_FILES, Ledger
 from wstrace.plugins import default_plugins
 from wstrace.schema import DTYPES, ID_SPACES, PAGE_FAULT, PROCESS, STREAMS, Column, Schema
 from wstrace.table import Selection
+from wstrace.text import plural
 from wstrace.trace import Trace
 from wstrace.trace_info import Level, TraceInfo, Usage
 from wstrace_exporters.msgpack.format import frames
@@ -160,7 +161,7 @@ class TraceFile(Trace):
             return "damaged"
         if not self.clean:
             return "cut"
-        return "incomplete" if self.missing or self._written_ledger().get("file_cut") else "clean"
+        return "incomplete" if self.missing or self.missing_parts or self._written_ledger().get("file_cut") else "clean"
 
     def _check(self) -> None:
         if not self.trusting:
@@ -178,6 +179,17 @@ class TraceFile(Trace):
         ledger = self._written_ledger()
         unwritten = max(ledger.missing_from("msgpack"), marked)
         return unwritten + ledger.get("lost_tracer") + ledger.get("file_lost_records")
+
+    @functools.cached_property
+    def missing_parts(self) -> list[str]:
+        """Which parts are not there, in words."""
+        later = 0
+        for session in {part.session for part in self.parts}:
+            parts = [part for part in self.parts if part.session == session]
+            low, high = (pick(parts, key=lambda part: part.header.part) for pick in (min, max))
+            later += high.header.part - low.header.part + 1 - len(parts)
+            later += high.end is not None and not (high.end.ledger or any(high.marks("ledger")))  # another one follows
+        return [f"at least {plural(later, 'part')} missing"] * (later > 0)
 
     def damage(self) -> dict[str, int]:
         """The damage found so far in all parts: the counts of scan.Damage by name."""
@@ -270,7 +282,11 @@ class TraceFile(Trace):
             marks = (mark.get("why") for mark in self.marks if is_writers_loss(mark))
             why = next((f": {why}" for why in marks if isinstance(why, str) and why), "")
             found.append(f"the file lacks {missing:,} records{why}")
-        if self._written_ledger().get("file_cut"):
+        ledger = self._written_ledger()
+        if self.missing_parts:
+            n = ledger.get("recorded", "page_fault") - self.rows.get("page_fault", 0)
+            found.append(", ".join(self.missing_parts) + f": {plural(n, 'fault')} not in it" * (n > 0))
+        if ledger.get("file_cut"):
             found.append("it was made of a file that was cut: how many records it lacks is not known")
         unread = [part.lost_rows() for part in self.parts]
         if self.state == "damaged":
@@ -311,7 +327,7 @@ class TraceFile(Trace):
 
     def _written_ledger(self) -> Ledger:
         """The ledger in the file, without the damage of the file itself."""
-        found = [part.end.ledger for part in self.parts if part.end is not None and part.end.ledger]
+        found = [part.end.ledger for part in self.parts if part.end is not None and any(part.end.ledger.values())]
         found += [frames.counts(mark.get("ledger")) for mark in self.marks if mark.get("m") == "ledger"]
         ledger = Ledger(default_plugins().stages)  # the file does not say which of its stages are a loss
         for one in found:

@@ -69,6 +69,8 @@ def copy(trace: TraceFile, output: str, *, force: bool = False) -> int:
         writer.write(batch)
     writer.settle()
     ledger, facts, missing = trace.ledger, trace.facts, ""
+    if trace.missing_parts:
+        facts = {**facts, "incomplete": trace.info.incomplete}
     if writer.dropped:
         missing = f"{output} lacks {writer.dropped:,} records: {writer.why_dropped}"
         ledger.add("failed_exporter", writer.dropped, "msgpack")

@@ -30,6 +30,8 @@ from wstrace_exporters.msgpack.read.discover import id_of, parts_of
 #: The number of values of an index entry: kind, offset, length, n, t0, t1, stream, pids.
 _ENTRY_PARTS = 8
 _INDEX_STREAMS = 4096
+#: A ledger that counts nothing, of a last part; none says that another part follows.
+NOTHING = {"recorded": 0}
 #: How often a frame is tried: a single error of a disk costs nothing.
 _TRIES = 3
 
@@ -325,7 +327,7 @@ class Parts:
 
     def end(self, ledger: dict[str, int]) -> None:
         """Ends the last part. Raises OutputError when that fails, or when the next part could not be opened."""
-        self.sink.end(ledger)
+        self.sink.end(ledger or NOTHING)
         if self.refused:
             raise OutputError(
                 f"no next part was begun: {self.refused}; the records since then are in {self.sink.out.path}",

@@ -22,7 +22,7 @@ from wstrace.schema import DTYPES, PROCESS, PROCESS_EXIT, PROCESS_SEEN, PROCESS_
 from wstrace.trace_info import Usage
 from wstrace_exporters.msgpack.format.layout import name_and_number, part_path, parts_there
 from wstrace_exporters.msgpack.format.osfile import is_being_written
-from wstrace_exporters.msgpack.write.parts import Parts
+from wstrace_exporters.msgpack.write.parts import NOTHING, Parts
 from wstrace_exporters.msgpack.write.writer import TraceWriter, plain
 
 #: Parts of a full ring. What is kept is up to one part longer than requested, and may take one part more of the disk.
@@ -128,7 +128,7 @@ class Ring(TraceWriter):
                 more = max(n - self._counted.get(stage, who), 0)
                 found.add(stage, more, "msgpack" if who == "flight_recorder" else who)
         self._counted = now
-        return found.as_dict()
+        return found.as_dict() or NOTHING
 
     def discard(self) -> None:
         """Removes what is kept; recordings stay."""
