@@ -51,6 +51,7 @@ def test_keep_leaves_the_newest_parts_and_the_name_finds_them(tmp_path):
     path = tmp_path / "x.wst"
     exporter, context = started(path, rotate_bytes=8_000, keep=2)
     for _ in range(6):
+        context.ledger.add("recorded", 3000, "page_fault")
         everything(exporter, context, 3000)
         exporter.flush(1)
     exporter.close()
@@ -60,6 +61,9 @@ def test_keep_leaves_the_newest_parts_and_the_name_finds_them(tmp_path):
     assert not path.exists()
     with open_trace(str(path)) as trace:
         assert [Path(part.path).name for part in trace.parts] == left
+        first = int(left[0][2:6])
+        gone = f"the first {first} parts missing, as keep removes them: {18_000 - trace.rows['page_fault']:,} faults"
+        assert trace.report().completeness.split("; ")[1] == f"{gone} not in it"
         assert trace.damage()["lost_names"] == 0
 
 

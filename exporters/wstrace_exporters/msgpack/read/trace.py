@@ -182,14 +182,19 @@ class TraceFile(Trace):
 
     @functools.cached_property
     def missing_parts(self) -> list[str]:
-        """Which parts are not there, in words."""
-        later = 0
+        """Which parts are not there, in words: the first ones of a session, and others."""
+        first = later = 0
+        ids = {part.file_id for part in self.parts}
         for session in {part.session for part in self.parts}:
             parts = [part for part in self.parts if part.session == session]
             low, high = (pick(parts, key=lambda part: part.header.part) for pick in (min, max))
+            if low.header.prev not in ids and "recording" not in self.facts:
+                first += low.header.part
             later += high.header.part - low.header.part + 1 - len(parts)
             later += high.end is not None and not (high.end.ledger or any(high.marks("ledger")))  # another one follows
-        return [f"at least {plural(later, 'part')} missing"] * (later > 0)
+        words = {f"the first {plural(first, 'part')} missing, as keep removes them": first,
+                 f"at least {plural(later, 'part')} missing": later}  # fmt: skip
+        return [text for text, n in words.items() if n > 0]
 
     def damage(self) -> dict[str, int]:
         """The damage found so far in all parts: the counts of scan.Damage by name."""
