@@ -25,7 +25,10 @@ def wstrace(*words, folder):
 
 def taken(browser, page, parts, *, dark=False, suffix=""):
     """Takes the parts of a page as PNG files."""
-    browser.open(f"file://{page}", READY, width=WIDTH, dark=dark)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.send("Emulation.setEmulatedMedia", features=[scheme])
+    browser.open(f"file://{page}", READY)
+    browser.send("Emulation.setDeviceMetricsOverride", width=WIDTH, height=1600, deviceScaleFactor=1, mobile=False)
     for part in parts:
         place = browser.value(
             f"(() => {{ scrollTo(0, 0); const one = document.querySelector('#{part}').getBoundingClientRect();"
