@@ -184,7 +184,7 @@ def fork_as(pid):
         if not child and os.getpid() != pid: os._exit(0)
         if child in (0, pid): return child
         os.waitpid(child, 0)
-pid = os.getpid() + 500
+pid = os.getpid() + (500 if os.getpid() < 16384 else -500)  # below pid_max
 for n in range(6):
     if not fork_as(pid):
         exec(sys.argv[1].format(n=n), {})
