@@ -50,9 +50,8 @@ def thread(a: Walk, o: Layout) -> None:
         a.read(S.UNIQUE, 8, R3, o.code_generation, "state was read")
         a.load64(R4, a.maps.multiplier)
         a.get(R1, S.SALT)
-        for place in (S.INTERPRETER, S.UNIQUE):
-            a.get(R2, place)
-            a.mix(R1, R2)
+        a.get(R2, S.UNIQUE)
+        a.mix(R1, R2)
         a.put(S.EPOCH, R1)
     a.jump("state was read")
     a.label("none before")
