@@ -129,7 +129,7 @@ def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
         assert [line.split(maxsplit=2)[1:] for line in lines if line.startswith("lost")] == [
             [f"{new.ledger.get('file_lost_bytes'):,}", "bytes of the trace file that belong to no whole frame"],
             ["1", "frames that are missing in the trace file"],
-            ["1", "trace files whose end is missing, with an unknown number of records"],
+            ["1", "trace files without their end, with an unknown number of records"],
         ]
     code, _, err = wstrace("convert", broken, "-o", broken, "-f")
     assert code == 125

@@ -88,7 +88,7 @@ def refreshed(trace: Trace, by: str, before: Refresh, until_ns: int) -> tuple[Re
 
 
 def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
-    """The rows of a view, whose faults are those that were recorded since the refresh before.
+    """The rows of a view, with the faults that were recorded since the refresh before.
 
     They come in order of time, up to 100 ms after it: so these are all behind the last one that it knew, and some
     of them are older than it. Pages without a known owner are one row, whatever the reason: see _needed().
@@ -115,7 +115,7 @@ def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
 def _needed(trace: Trace, found: Composition, moment: int) -> Callable[[Batch], Batch | None]:
     """What chooses the rows that the next refresh needs: the faults that brought what is resident, and all later ones.
 
-    A fault whose page has been given back brings nothing to any later refresh, and neither does a loss of content that
+    A fault of a page that was given back brings nothing to any later refresh, and neither does a loss of content that
     came before this one, as of the pages that were there after it the faults are kept. Where a page has no fault, the
     loss would only tell why.
     """

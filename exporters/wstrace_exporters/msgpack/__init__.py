@@ -30,5 +30,5 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
         "file_lost_frames": (True, "frames that are missing in the trace file"),
         "file_bad_frames": (True, "frames of the trace file whose content is not of its format"),
         "file_lost_records": (True, "records that were written to a trace file and cannot be read"),
-        "file_cut": (True, "trace files whose end is missing, with an unknown number of records"),
+        "file_cut": (True, "trace files without their end, with an unknown number of records"),
     }

@@ -81,7 +81,7 @@ def parts_of(path: str) -> list[str]:
 def _chain(paths: list[str]) -> list[str]:
     """The paths of the first one's session, and of those that went on with it. A part without a header is kept.
 
-    A part belongs to the session whose bytes its id has; that of another session, to the part that it names by `prev`.
+    A part belongs to the session that its id begins with; that of another session, to the part that it names by `prev`.
     """
     found, before, n = list[str](), b"", SESSION_BYTES
     for path in paths:

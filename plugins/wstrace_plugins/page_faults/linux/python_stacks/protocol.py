@@ -49,8 +49,7 @@ HOW_OF_STATUS = {
 }
 
 #: A row, as long as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In a
-#: sample the fourth u64 is the time, which would be in 199 years. The raw data
-#: begin with MAGIC, behind 28 bytes.
+#: sample the fourth u64 is the time, which would be in 199 years. The raw data begin with MAGIC, behind 28 bytes.
 MAGIC = 0x57535452
 RAW_BYTES = perf.SAMPLE.itemsize + 8 * len(perf.SAMPLE_FIELDS) - 28
 
@@ -114,15 +113,14 @@ class S:
     WALK = 448  # its number on this CPU
     EPOCH = 456  # the same until a code object is freed; where that is not known, the walk's number
     BEGAN = 464  # when the process at hand began: no other with its tgid did so then
-    # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, exec, begin; the stack seen
-    # last
+    # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, exec, begin
     KNOWN = 472
-    SEEN = 528
-    # of both windows of this walk: the address that a frame would have whose first wanted member the window begins
-    # with; how far behind it the last frame begins that was read as a whole; of the first: the last frame of Python
+    SEEN = 528  # the stack that this CPU saw last
+    # of both windows of this walk: the address of a frame that would begin with the window's first byte, and how far
+    # behind it the last frame stands that was read as a whole
     WINDOW_AT = 536
     LIMIT = 552
-    NEAR = 568
+    NEAR = 568  # Python's last frame: callers stand before it
     WINDOW = 576  # a page's frames that were read at once
     MAPPED = WORDS  # of the mapping that is executed: whether its file is known, where it begins, its page in the file
     FILE_KEY = WORDS + 24  # what the maps know a file by, 24 bytes
